@@ -83,6 +83,10 @@ class Game(Protocol):
         """Return float32[F] from uint8[P]; cheap, since it runs inside the loss."""
         ...
 
+    def seat(self, packed: jax.Array) -> jax.Array:
+        """Return the seat, int32 0 or 1, of the player that uint8[P] belongs to."""
+        ...
+
 
 class CardView(NamedTuple):
     """An information state as the colour-equivariant `cards` network reads it.
