@@ -1,0 +1,233 @@
+"""The configuration of a training run, with its presets.
+
+    python -m coorl_jax.train --config=configs/default.py:smoke --config.seed=1
+
+Presets: `smoke` shows in two minutes that everything works, `cpu` is a long run on a laptop,
+`gpu` one on a single accelerator, `large` the biggest network, `predecessor` the workload of the
+program this one replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax finds.
+Any field can be given on the command line after the file, e.g. `--config.traversal.lanes=4096`.
+"""
+
+import ml_collections
+
+
+def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
+    """Return the configuration of a preset; None chooses cpu or gpu by the device found."""
+    if preset is None:
+        preset = _preset_for_device()
+    if preset not in _PRESETS:
+        raise ValueError(
+            f"preset {preset!r}: must be one of {', '.join(_PRESETS)}; "
+            "e.g. configs/default.py:smoke"
+        )
+    config = _base()
+    config.preset = preset
+    _PRESETS[preset](config)
+    return config
+
+
+def _base() -> ml_collections.ConfigDict:
+    """Return every field; these values are the `cpu` preset's."""
+    config = ml_collections.ConfigDict()
+    # The preset these values come from (a record, no effect).
+    config.preset = "cpu"
+    # Name of the run: the last part of its directory's name.
+    config.name = "lost-cities"
+    # Seed of every random number of the run.
+    config.seed = 0
+    # CFR iterations until the run ends.
+    config.iterations = 200
+    # Points that make one unit of utility: advantages are learnt in these units.
+    config.utility_scale = 50.0
+    # Precision of float32 products on an accelerator: default (fastest: TF32, bfloat16), high, or
+    # highest (true float32). No effect on a CPU.
+    config.matmul_precision = "default"
+
+    config.game = game = ml_collections.ConfigDict()
+    # lost_cities or kuhn_poker; the other fields are the game's rule parameters.
+    game.name = "lost_cities"
+    # Colours.
+    game.colors = 5
+    # Number cards of a colour.
+    game.ranks = 9
+    # Face value of the lowest number card, points.
+    game.min_rank = 2
+    # Wager cards of a colour.
+    game.wagers = 3
+    # Cards in a hand.
+    game.hand_size = 8
+    # Points an opened expedition starts from.
+    game.expedition_penalty = -20
+    # Cards in an expedition that earn the bonus.
+    game.bonus_threshold = 8
+    # The bonus, points.
+    game.bonus_amount = 20
+    # Draws from discard piles allowed in a round, both players together; None = no limit (the
+    # tabletop rule, whose rounds need not end, so that it cannot be trained).
+    game.max_discard_draws = ml_collections.FieldReference(60, field_type=object)
+
+    config.network = network = ml_collections.ConfigDict()
+    # cards (equivariant to permutations of the colours) or mlp.
+    network.kind = "cards"
+    # Units of a hidden layer.
+    network.width = 64
+    # Hidden layers (mlp), or blocks (cards).
+    network.depth = 3
+    # Layer normalisation after each hidden layer (mlp only).
+    network.layer_norm = False
+    # Residual connections around hidden layers (mlp only).
+    network.residual = False
+    # One network per seat instead of one for both.
+    network.per_player = False
+
+    config.traversal = traversal = ml_collections.ConfigDict()
+    # branch (force every action at one node of a path), outcome (one action a node), or external
+    # (every action at every node of the traverser; small games).
+    traversal.scheme = "branch"
+    # Traversals per player and iteration.
+    traversal.traversals = 1024
+    # Traversals that advance together.
+    traversal.lanes = 256
+    # Probability with which the traverser's sampling policy draws uniformly, in [0, 1].
+    traversal.exploration = 0.1
+    # Nodes of one path at which every action is tried (external only).
+    traversal.max_branching_nodes = 2
+    # Policy where no advantage is positive: argmax (the highest one) or uniform.
+    traversal.fallback = "argmax"
+    # Returns to a parent node resolved per network evaluation (performance only).
+    traversal.pops_per_pass = 4
+
+    config.memory = memory = ml_collections.ConfigDict()
+    # Samples kept for the advantage network.
+    memory.advantage_capacity = 1_000_000
+    # Samples kept for the average policy.
+    memory.strategy_capacity = 1_000_000
+    # Stored precision of the targets: bfloat16, float16 or float32.
+    memory.target_dtype = "bfloat16"
+
+    config.advantage = advantage = ml_collections.ConfigDict()
+    # scratch (new parameters in every iteration, as in Deep CFR) or warm (go on from the last).
+    advantage.start = "scratch"
+    # Gradient steps per iteration.
+    advantage.updates = 500
+    # Samples per gradient step.
+    advantage.batch_size = 1024
+    # Adam's learning rate.
+    advantage.learning_rate = 1e-3
+    # Largest norm of the gradient; longer ones are scaled down.
+    advantage.gradient_clip = 1.0
+    # Weight of a sample: linear (in its iteration) or uniform.
+    advantage.weighting = "linear"
+
+    config.strategy = strategy = ml_collections.ConfigDict()
+    # These six as for the advantage network.
+    strategy.start = "warm"
+    strategy.updates = 500
+    strategy.batch_size = 1024
+    strategy.learning_rate = 1e-3
+    strategy.gradient_clip = 1.0
+    strategy.weighting = "linear"
+    # Iterations between two fits of the average policy.
+    strategy.every = 1
+
+    config.evaluation = evaluation = ml_collections.ConfigDict()
+    # Iterations between two evaluations (also after the first and the last); 0 = never.
+    evaluation.every = 10
+    # Deals per opponent and policy, each played twice with the seats swapped.
+    evaluation.pairs = 1000
+    # Fixed players to meet.
+    evaluation.opponents = ("random", "discard_only")
+    # Policies to evaluate: current (of the last iteration), average (of all).
+    evaluation.policies = ("current", "average")
+
+    config.checkpoint = checkpoint = ml_collections.ConfigDict()
+    # Iterations between two checkpoints (also after the first and the last).
+    checkpoint.every = 10
+    # Full states kept, for resuming.
+    checkpoint.keep = 2
+    # Policies kept, for evaluation; 0 = all.
+    checkpoint.keep_policies = 0
+
+    config.log = log = ml_collections.ConfigDict()
+    # Write TensorBoard files too (needs the extra `tensorboard`).
+    log.tensorboard = False
+    return config
+
+
+def _smoke(config: ml_collections.ConfigDict) -> None:
+    """Learn full Lost Cities to beat random play, in two minutes on two cores."""
+    config.name = "smoke"
+    config.iterations = 8
+    config.network.width = 32
+    config.traversal.traversals = 256
+    config.memory.advantage_capacity = 200_000
+    config.memory.strategy_capacity = 200_000
+    config.advantage.updates = 200
+    config.advantage.batch_size = 512
+    config.strategy.updates = 200
+    config.strategy.batch_size = 512
+    config.evaluation.pairs = 500
+    config.evaluation.every = 4
+    config.checkpoint.every = 4
+
+
+def _cpu(config: ml_collections.ConfigDict) -> None:
+    """Leave the base as it is: it is a long run on a laptop."""
+
+
+def _gpu(config: ml_collections.ConfigDict) -> None:
+    """Fill a single accelerator: thousands of lanes, memories of gigabytes."""
+    config.iterations = 500
+    config.network.width = 128
+    config.traversal.traversals = 65_536
+    config.traversal.lanes = 4096
+    config.memory.advantage_capacity = 20_000_000
+    config.memory.strategy_capacity = 20_000_000
+    config.advantage.updates = 2000
+    config.advantage.batch_size = 8192
+    config.strategy.updates = 2000
+    config.strategy.batch_size = 8192
+    config.evaluation.pairs = 10_000
+
+
+def _large(config: ml_collections.ConfigDict) -> None:
+    """Train a perceptron of six layers of 1024 units, otherwise as `gpu`."""
+    _gpu(config)
+    config.name = "large"
+    config.network.kind = "mlp"
+    config.network.width = 1024
+    config.network.depth = 6
+    config.network.layer_norm = True
+    config.network.residual = True
+    config.advantage.learning_rate = 3e-4
+    config.strategy.learning_rate = 3e-4
+
+
+def _predecessor(config: ml_collections.ConfigDict) -> None:
+    """Do the work of one iteration of the predecessor, for like-for-like timing."""
+    config.name = "predecessor"
+    config.network.kind = "mlp"
+    config.network.width = 512
+    config.network.depth = 3
+    config.traversal.scheme = "outcome"
+    config.traversal.traversals = 280
+    config.traversal.lanes = 280
+    config.memory.advantage_capacity = 2_000_000
+    config.memory.strategy_capacity = 2_000_000
+    config.advantage.updates = 512
+    config.strategy.updates = 512
+
+
+_PRESETS = {
+    "smoke": _smoke,
+    "cpu": _cpu,
+    "gpu": _gpu,
+    "large": _large,
+    "predecessor": _predecessor,
+}
+
+
+def _preset_for_device() -> str:
+    import jax  # Only the bare default needs to know the device.
+
+    return "cpu" if jax.default_backend() == "cpu" else "gpu"

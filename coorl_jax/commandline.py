@@ -1,0 +1,185 @@
+"""The frame of every command line: flags, one-sentence errors, exit codes.
+
+A command's module is its flags, a `main` and
+
+    if __name__ == "__main__":
+        commandline.run(main)
+
+Exit codes: 0 done, 1 a fault of the program (with a traceback), 2 a mistake of the user (one
+sentence), 130 interrupted. A mistake is a `ValueError` or `OSError` raised by this package's own
+code: whoever raises one writes the sentence, with the flag, field or file, its value, the rule
+and an example. The same exceptions raised inside a library are faults and keep their traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags, logging
+from ml_collections import config_flags
+
+from coorl_jax import config as config_lib
+
+# The flag --config belongs to the command that asks for it, not to this module.
+flags.disclaim_key_flags()
+
+_PACKAGE = Path(__file__).resolve().parent
+_PROJECT = _PACKAGE.parent
+_DEFAULT_CONFIG = "configs/default.py"
+_HELP = ("-h", "-help", "--help", "-?", "--helpshort", "--helpfull")
+
+
+def run(
+    main: Callable[[list[str]], None], *, config: bool = False, arguments: bool = False
+) -> None:
+    """Parse the command line, run `main`, and explain mistakes in one sentence.
+
+    Args:
+      main: takes the positional arguments.
+      config: whether the command has the flag --config and its overrides --config.<field>.
+      arguments: whether the command takes positional arguments.
+
+    Raises:
+      SystemExit: with code 2 after a mistake of the user, 130 after an interrupt.
+    """
+    command = Path(sys.argv[0]).stem
+    try:
+        if any(argument in _HELP for argument in sys.argv[1:]):
+            print(_help(with_config=config))
+            return
+        positional = _parse(sys.argv, with_config=config)
+        if positional and not arguments:
+            raise ValueError(f"{positional[0]!r}: not understood; flags are written --name=value")
+        main(positional)
+    except (ValueError, OSError) as error:
+        if not _raised_by_this_package(error):
+            raise
+        print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def config_path() -> str | None:
+    """Return what --config was given as, e.g. "configs/default.py:smoke"; None when it was not."""
+    flag: Any = flags.FLAGS["config"]
+    return flag.config_filename if flag.present else None
+
+
+def config_overrides() -> dict[str, Any]:
+    """Return the values given as --config.<field>=<value>, by dotted field."""
+    flag: Any = flags.FLAGS["config"]
+    return dict(flag.override_values)
+
+
+def _raised_by_this_package(error: BaseException) -> bool:
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return Path(frame.f_code.co_filename).resolve().is_relative_to(_PACKAGE)
+
+
+def _parse(argv: Sequence[str], *, with_config: bool) -> list[str]:
+    """Parse the flags and return the positional arguments."""
+    # Libraries warn of matters that are no concern of a user.
+    logging.set_verbosity(logging.ERROR)
+    if with_config:
+        argv = _config_first(argv)
+        for argument in argv[1:]:
+            if override := re.match(r"--?(?:no)?config\.([^=]*)", argument):
+                config_lib.check_field(override[1])
+        # A configuration file may `from configs import default`, wherever it and the user are.
+        sys.path.append(str(_PROJECT))
+    try:
+        if with_config:
+            config_flags.DEFINE_config_file(
+                "config",
+                default=str(_PROJECT / _DEFAULT_CONFIG),
+                help_string="configuration file, with a preset after a colon",
+                sys_argv=list(argv),
+            )
+        return flags.FLAGS(list(argv))[1:]
+    except Exception as error:
+        # What goes wrong here comes from a flag or from the user's own configuration file.
+        raise ValueError(_explain(error, argv)) from error
+
+
+def _config_first(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with --config=FILE, if given, before its overrides, and FILE found.
+
+    ml_collections reads the overrides against the file and so wants the file first. A relative
+    path is looked for where the user is, then in the project.
+    """
+    command, *arguments = argv
+    others: list[str] = []
+    given: str | None = None
+    remaining = iter(arguments)
+    for argument in remaining:
+        match = re.fullmatch(r"--?config(?:=(.*))?", argument, re.DOTALL)
+        if match:
+            given = next(remaining, "") if match[1] is None else match[1]
+        else:
+            others.append(argument)
+    if given is None:
+        return [command, *others]
+    path, colon, preset = given.partition(":")
+    for candidate in (Path(path), _PROJECT / path):
+        if candidate.is_file():
+            return [command, f"--config={candidate}{colon}{preset}", *others]
+    raise ValueError(
+        f"--config={given}: must be an existing configuration file; e.g. {_DEFAULT_CONFIG}:smoke"
+    )
+
+
+def _explain(error: Exception, argv: Sequence[str]) -> str:
+    """Return one sentence for the exception that parsing the flags ended in."""
+    cause: BaseException = error
+    while isinstance(cause.__context__, Exception):
+        cause = cause.__context__
+    if isinstance(error, flags.UnrecognizedFlagError):
+        unknown, known = str(error.flagname), [flag.name for flag in _command_flags()]
+        close = difflib.get_close_matches(unknown, known, n=1)
+        hint = f"did you mean --{close[0]}?" if close else f"there are --{', --'.join(known)}"
+        return f"--{unknown}: no such flag; {hint}"
+    if isinstance(error, flags.Error) and not isinstance(error, flags.IllegalFlagValueError):
+        return f"{error}; flags are written --name=value"
+    # A failure inside the configuration file arrives as an illegal value of --config itself.
+    match = re.match(r"flag --(?!config=)(config\.)?([\w.]+)=(.*?): ", str(error), re.DOTALL)
+    if match:
+        field_prefix, name, value = match.groups()
+        if field_prefix and not name.startswith("game."):
+            config_lib.check_value(name, value)
+        number = (
+            "a number; e.g. 0.5" if "float" in str(cause) else "an integer in digits; e.g. 1000"
+        )
+        rule = f"must be {number}" if type(cause) is ValueError else str(cause)
+        return f"{field_prefix or '--'}{name}={value!r}: {rule}"
+    if isinstance(error, AttributeError | KeyError) and isinstance(cause, KeyError):
+        return f"config.game.{cause.args[0]}: this configuration's game has no such rule parameter"
+    reason = str(cause) if type(cause) is ValueError else f"{type(cause).__name__}: {cause}"
+    return f"{argv[1]}: cannot be used: {reason}"
+
+
+def _command_flags() -> list[flags.Flag]:
+    """Return the flags that the command itself defines."""
+    return flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+
+
+def _help(*, with_config: bool) -> str:
+    """Return the command's docstring and its flags."""
+    lines = [(sys.modules["__main__"].__doc__ or "").strip(), "", "Flags:"]
+    shown = [(flag.name, flag.help or "", flag.default) for flag in _command_flags()]
+    if with_config:
+        shown += [
+            ("config", "configuration file, with a preset after a colon", _DEFAULT_CONFIG),
+            ("config.<field>", "another value for a field of that file", None),
+        ]
+    for name, text, default in sorted(shown):
+        suffix = "" if default is None else f" (default: {default})"
+        lines.append(f"  --{name}: {text}{suffix}")
+    return "\n".join(lines)
