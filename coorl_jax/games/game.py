@@ -42,6 +42,11 @@ class Game(Protocol):
         ...
 
     @property
+    def max_player_decisions(self) -> int:
+        """Upper bound on the decisions of either player in one round."""
+        ...
+
+    @property
     def packed_size(self) -> int:
         """P, the bytes of one packed information state."""
         ...

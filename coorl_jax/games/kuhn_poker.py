@@ -54,6 +54,11 @@ class KuhnPoker:
         return 3
 
     @property
+    def max_player_decisions(self) -> int:
+        """Player 0 decides at the start and after pass, bet."""
+        return 2
+
+    @property
     def packed_size(self) -> int:
         """Bytes: own card, history, seat."""
         return 3

@@ -149,6 +149,12 @@ class LostCities:
             )
         return 2 * (self.num_cards - 2 * self.hand_size + self.max_discard_draws)
 
+    @property
+    def max_player_decisions(self) -> int:
+        """Two decisions a turn, every other turn, player 0 first."""
+        turns = self.max_decisions // 2
+        return 2 * ((turns + 1) // 2)
+
     def init(self, key: jax.Array) -> State:
         """Shuffle and deal; consumes the key."""
         return self.from_deck(
@@ -369,7 +375,8 @@ class LostCities:
         card id the engine happens to move.
         """
         k = np.arange(self.num_cards) % self.suit_size
-        same = (k < self.wagers) & (self._color_of_cards() == card // self.suit_size)
+        color = (card // self.suit_size).astype(jnp.int32)
+        same = (k < self.wagers) & (self._color_of_cards() == color)
         is_wager = card % self.suit_size < self.wagers
         was_known = _pick(location, card) == KNOWN + seat
         known = same & (location == KNOWN + seat)

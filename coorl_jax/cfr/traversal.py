@@ -1,0 +1,613 @@
+"""The lockstep traversal machine: thousands of game-tree walks as one array program.
+
+B lanes advance together, each with its own explicit stack; T traversals, D records on a stack, E
+of them branchings, A actions, P packed bytes. One pass evaluates the current nodes of all lanes
+in one network call and moves every lane one decision on. A recorded node of the traverser waits
+on the lane's stack as a frame; when a utility comes back, the frame takes it, and sends the lane
+into its next action or, when none is left, gives an advantage sample and returns its own value.
+Returns are resolved within the pass, without the network, on the few lanes that return. A lane
+whose stack is empty takes the next traversal from a counter, so the batch stays full; every
+traversal that is started is finished, since dropping the slow ones would bias the sample.
+
+Random numbers are a function of (key, traversal, depth) alone: a traversal gives the same samples
+whatever the number of lanes, and all branches at one depth share their noise (common random
+numbers), as they share the deal.
+
+Samples are collected in outboxes, which are emptied into the memories when nearly full.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from coorl_jax.cfr import reservoir, samples
+from coorl_jax.cfr.regret_matching import Fallback, regret_matching, sample_action
+from coorl_jax.cfr.reservoir import Reservoir
+from coorl_jax.cfr.samples import Sample
+from coorl_jax.cfr.sampling import Scheme
+from coorl_jax.games.game import NUM_PLAYERS, Game, State
+from coorl_jax.networks import Network, apply_per_player
+
+# Lane.status
+IDLE = 0  # no traversal, or the last one is finished
+DECIDING = 1  # at a decision, to be evaluated in the next pass
+RETURNING = 2  # carrying `value` to the top frame
+
+# Streams of random numbers below a traversal's key.
+_DEAL = 0
+_TARGET = 1
+_DECISION = 2  # + depth
+
+_EVERY_ACTION = -1  # Frame.main_action: all branches give strategy samples
+
+
+@dataclasses.dataclass(frozen=True)
+class TraversalSpec:
+    """The size and shape of the machine; a static argument.
+
+    Attributes:
+      traversals: T, over both players; traversal i has traverser i % 2.
+      lanes: B.
+      pops_per_pass: frames a returning lane may resolve in one pass; changes speed only.
+      fallback: regret matching without a positive advantage, "argmax" or "uniform".
+      utility_scale: points per unit of utility.
+    """
+
+    traversals: int
+    lanes: int
+    pops_per_pass: int
+    fallback: Fallback
+    utility_scale: float
+
+
+class Roots(NamedTuple):
+    """What is drawn for each traversal before it starts."""
+
+    state: State  # leaves [T, ...], the deal
+    noise_key: jax.Array  # uint32[T, 2], data of the traversal's key
+    target: jax.Array  # int32[T], the scheme's choice
+
+
+class Lanes(NamedTuple):
+    """The registers of the lanes."""
+
+    state: State  # leaves [B, ...]
+    status: jax.Array  # int32[B]
+    traversal: jax.Array  # int32[B], index of the traversal
+    depth: jax.Array  # int32[B], decisions since the deal
+    own_decisions: jax.Array  # int32[B], the traverser's among them
+    branchings: jax.Array  # int32[B], branching frames on the stack
+    height: jax.Array  # int32[B], frames on the stack
+    gives_strategy: jax.Array  # bool[B], whether opponent nodes give strategy samples
+    value: jax.Array  # float32[B], utility carried up while RETURNING
+
+
+class Frame(NamedTuple):
+    """A recorded node of the traverser; in the stack with leading axes [B, D]."""
+
+    packed: jax.Array  # uint8[P]
+    legal: jax.Array  # bool[A]
+    sigma: jax.Array  # float32[A]
+    utility: jax.Array  # float32[A], of the actions explored so far, 0 elsewhere
+    pending: jax.Array  # bool[A], actions still to be explored
+    weight: jax.Array  # float32, of each explored action
+    action: jax.Array  # int32, being explored now
+    main_action: jax.Array  # int32, whose branch gives strategy samples, or _EVERY_ACTION
+    depth: jax.Array  # int32
+    own_decisions: jax.Array  # int32
+    branchings: jax.Array  # int32, branching frames below this one
+
+
+class Stack(NamedTuple):
+    """All frames, and the states of those that branched."""
+
+    frames: Frame  # leaves [B, D, ...]
+    states: State  # leaves [B, E, ...]
+
+
+class Outbox(NamedTuple):
+    """Samples on their way to a memory, in order of arrival."""
+
+    rows: Sample  # leaves [capacity, ...], targets float32
+    count: jax.Array  # int32
+
+
+class Statistics(NamedTuple):
+    """What one call did; scalars."""
+
+    nodes: jax.Array  # int32, decision points evaluated
+    passes: jax.Array  # int32, network calls
+    fallbacks: jax.Array  # int32, nodes without a positive advantage
+    started: jax.Array  # int32, traversals begun
+    finished: jax.Array  # int32, traversals ended with an empty stack
+    advantage_samples: jax.Array  # int32
+    strategy_samples: jax.Array  # int32
+
+
+class Memories(NamedTuple):
+    """One memory per network: a tuple of one (shared by the seats) or two (one per seat)."""
+
+    advantage: tuple[Reservoir, ...]
+    strategy: tuple[Reservoir, ...]
+
+
+class _Machine(NamedTuple):
+    """The carry of the loop over passes."""
+
+    lanes: Lanes
+    stack: Stack
+    advantage: Outbox
+    strategy: Outbox
+    statistics: Statistics
+
+
+class _Program(NamedTuple):
+    """What stays the same during one call."""
+
+    game: Game
+    network: Network
+    scheme: Scheme
+    spec: TraversalSpec
+    params: tuple[Any, ...]
+    roots: Roots
+    iteration: jax.Array  # int32
+
+    @property
+    def width(self) -> int:
+        """Lanes handled at once where only a few need it: returns and refills."""
+        return max(min(self.spec.lanes, 32), self.spec.lanes // 8)
+
+
+@partial(jax.jit, static_argnames=("game", "network", "scheme", "spec"), donate_argnames="memories")
+def traverse(
+    game: Game,
+    network: Network,
+    scheme: Scheme,
+    spec: TraversalSpec,
+    params: tuple[Any, ...],
+    memories: Memories,
+    key: jax.Array,
+    iteration: jax.Array,
+) -> tuple[Memories, Statistics]:
+    """Run T traversals to their end and insert their samples into the memories.
+
+    Args:
+      game: the rules.
+      network: the advantage network.
+      scheme: how the traverser's actions are sampled, see sampling.py.
+      spec: sizes.
+      params: the network's parameters, one tree for both seats or one per seat.
+      memories: donated; as many of each kind as `params` has trees.
+      key: consumed.
+      iteration: int32, t, recorded in the samples.
+
+    Returns:
+      The memories, and `Statistics` with started == finished == T.
+
+    References:
+      Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 2 (the recursion).
+    """
+    traversal_key, insert_key = jax.random.split(key)
+    roots = draw_roots(game, scheme, spec.traversals, traversal_key)
+    program = _Program(game, network, scheme, spec, params, roots, iteration)
+    machine = _start(program)
+
+    def fill_outboxes(machine: _Machine) -> _Machine:
+        return jax.lax.while_loop(
+            lambda m: _has_work(program, m) & _has_room(program, m),
+            lambda m: _pass(program, m),
+            machine,
+        )
+
+    def flush(carry: tuple[_Machine, Memories, jax.Array]):
+        machine, memories, flushes = carry
+        machine = fill_outboxes(machine)
+        memories = _insert(program, machine, memories, jax.random.fold_in(insert_key, flushes))
+        machine = machine._replace(
+            advantage=machine.advantage._replace(count=jnp.int32(0)),
+            strategy=machine.strategy._replace(count=jnp.int32(0)),
+        )
+        return machine, memories, flushes + 1
+
+    machine, memories, _ = jax.lax.while_loop(
+        lambda carry: _has_work(program, carry[0]), flush, (machine, memories, jnp.int32(0))
+    )
+    return memories, machine.statistics
+
+
+def draw_roots(game: Game, scheme: Scheme, traversals: int, key: jax.Array) -> Roots:
+    """Deal all traversals and make their schemes' choices; traversal i depends on (key, i)."""
+    per_player = -(-traversals // NUM_PLAYERS)
+
+    def draw(i: jax.Array) -> Roots:
+        traversal_key = jax.random.fold_in(key, i)
+        within = jax.random.uniform(jax.random.fold_in(traversal_key, _TARGET))
+        stratum = ((i // NUM_PLAYERS).astype(jnp.float32) + within) / per_player
+        return Roots(
+            state=game.init(jax.random.fold_in(traversal_key, _DEAL)),
+            noise_key=jax.random.key_data(traversal_key),
+            target=scheme.target(game, stratum),
+        )
+
+    return jax.vmap(draw)(jnp.arange(traversals, dtype=jnp.int32))
+
+
+def decision_noise(noise_key: jax.Array, depth: jax.Array) -> jax.Array:
+    """Return the uniform number that decides the action at a depth of a traversal.
+
+    Args:
+      noise_key: uint32[2], from `Roots`.
+      depth: int32.
+
+    Returns:
+      float32 in [0, 1).
+    """
+    key = jax.random.wrap_key_data(noise_key)
+    return jax.random.uniform(jax.random.fold_in(key, _DECISION + depth))
+
+
+def _start(program: _Program) -> _Machine:
+    """Return the machine with the first traversals in its lanes."""
+    game, spec = program.game, program.spec
+    lanes, traversals = spec.lanes, spec.traversals
+    index = jnp.arange(lanes, dtype=jnp.int32)
+    first = jnp.minimum(index, traversals - 1)
+    zeros = jnp.zeros(lanes, jnp.int32)
+    state = jax.tree.map(lambda leaf: leaf[first], program.roots.state)
+    num_actions = game.num_actions
+
+    def stacked(depth: int, *shape: int, dtype: Any) -> jax.Array:
+        return jnp.zeros((lanes, depth, *shape), dtype)
+
+    depth = program.scheme.max_records(game)
+    branchings = program.scheme.max_branchings(game)
+    frames = Frame(
+        packed=stacked(depth, game.packed_size, dtype=jnp.uint8),
+        legal=stacked(depth, num_actions, dtype=jnp.bool_),
+        sigma=stacked(depth, num_actions, dtype=jnp.float32),
+        utility=stacked(depth, num_actions, dtype=jnp.float32),
+        pending=stacked(depth, num_actions, dtype=jnp.bool_),
+        weight=stacked(depth, dtype=jnp.float32),
+        action=stacked(depth, dtype=jnp.int32),
+        main_action=stacked(depth, dtype=jnp.int32),
+        depth=stacked(depth, dtype=jnp.int32),
+        own_decisions=stacked(depth, dtype=jnp.int32),
+        branchings=stacked(depth, dtype=jnp.int32),
+    )
+    states = jax.tree.map(
+        lambda leaf: stacked(branchings, *leaf.shape[1:], dtype=leaf.dtype), state
+    )
+    started = min(lanes, traversals)
+    zero = jnp.int32(0)
+    advantage_room, strategy_room = _room_per_pass(program)
+    return _Machine(
+        lanes=Lanes(
+            state=state,
+            status=jnp.where(index < traversals, DECIDING, IDLE),
+            traversal=first,
+            depth=zeros,
+            own_decisions=zeros,
+            branchings=zeros,
+            height=zeros,
+            gives_strategy=jnp.ones(lanes, jnp.bool_),
+            value=jnp.zeros(lanes, jnp.float32),
+        ),
+        stack=Stack(frames, states),
+        advantage=_empty_outbox(game, 8 * advantage_room),
+        strategy=_empty_outbox(game, 8 * strategy_room),
+        statistics=Statistics(
+            nodes=zero,
+            passes=zero,
+            fallbacks=zero,
+            started=jnp.int32(started),
+            finished=zero,
+            advantage_samples=zero,
+            strategy_samples=zero,
+        ),
+    )
+
+
+def _has_work(program: _Program, machine: _Machine) -> jax.Array:
+    waiting = machine.statistics.started < program.spec.traversals
+    return waiting | jnp.any(machine.lanes.status != IDLE)
+
+
+def _room_per_pass(program: _Program) -> tuple[int, int]:
+    """Return the most advantage and strategy samples that one pass can give."""
+    return program.width * program.spec.pops_per_pass, program.spec.lanes
+
+
+def _has_room(program: _Program, machine: _Machine) -> jax.Array:
+    advantage_room, strategy_room = _room_per_pass(program)
+    advantage_capacity = machine.advantage.rows.iteration.shape[0]
+    strategy_capacity = machine.strategy.rows.iteration.shape[0]
+    return (machine.advantage.count <= advantage_capacity - advantage_room) & (
+        machine.strategy.count <= strategy_capacity - strategy_room
+    )
+
+
+def _pass(program: _Program, machine: _Machine) -> _Machine:
+    """Evaluate all lanes once, move each one decision on, resolve returns, refill."""
+    machine = _decide(program, machine)
+
+    def resolves(carry: tuple[jax.Array, _Machine]) -> jax.Array:
+        pops, m = carry
+        returning = (m.lanes.status == RETURNING) & (m.lanes.height > 0)
+        return (pops < program.spec.pops_per_pass) & jnp.any(returning)
+
+    _, machine = jax.lax.while_loop(
+        resolves, lambda carry: (carry[0] + 1, _pop(program, carry[1])), (jnp.int32(0), machine)
+    )
+    return _refill(program, machine)
+
+
+def _decide(program: _Program, machine: _Machine) -> _Machine:
+    """Evaluate the nodes of all lanes, record those of the traverser, and take one action."""
+    game, spec, lanes = program.game, program.spec, machine.lanes
+    state, count = lanes.state, spec.lanes
+    active = lanes.status == DECIDING
+    mover = jax.vmap(game.player)(state)
+    packed = jax.vmap(game.information_state)(state, mover)
+    legal = jax.vmap(game.legal_actions)(state)
+    advantages = apply_per_player(program.network, program.params, packed, mover)
+    sigma, fell_back = regret_matching(advantages, legal, spec.fallback)
+
+    traverser = lanes.traversal % NUM_PLAYERS
+    own = mover == traverser
+    plan = program.scheme.plan(
+        lanes.own_decisions, lanes.branchings, program.roots.target[lanes.traversal]
+    )
+    # Off-policy at the traverser's own nodes only: exploring at the opponent's as well would
+    # estimate values against an opponent who explores.
+    exploration = jnp.where(own, plan.exploration, 0.0)[:, None]
+    q = exploration * uniform_policy(legal) + (1.0 - exploration) * sigma
+    noise = jax.vmap(decision_noise)(program.roots.noise_key[lanes.traversal], lanes.depth)
+    sampled = sample_action(q, noise)
+
+    branches = own & plan.branches
+    records = active & own & plan.records
+    explored = jnp.where(branches[:, None], legal, jax.nn.one_hot(sampled, game.num_actions) > 0)
+    action = jnp.where(branches, _first(legal), sampled)
+    main_action = (
+        jnp.full(count, _EVERY_ACTION) if program.scheme.strategy_on_every_branch else sampled
+    )
+    frame = Frame(
+        packed=packed,
+        legal=legal,
+        sigma=sigma,
+        utility=jnp.zeros_like(sigma),
+        pending=explored & (jnp.arange(game.num_actions)[None] != action[:, None]),
+        weight=jnp.where(branches, 1.0, 1.0 / _at(q, sampled)),
+        action=action,
+        main_action=main_action,
+        depth=lanes.depth,
+        own_decisions=lanes.own_decisions,
+        branchings=lanes.branchings,
+    )
+    index = jnp.arange(count, dtype=jnp.int32)
+    frames = _scatter(machine.stack.frames, (_where(records, index, count), lanes.height), frame)
+    states = _scatter(
+        machine.stack.states,
+        (_where(records & branches, index, count), lanes.branchings),
+        state,
+    )
+
+    gives = active & ~own & lanes.gives_strategy
+    strategy = _append(machine.strategy, gives, packed, legal, sigma, program.iteration)
+
+    state = jax.vmap(game.step)(state, action)
+    ended = active & jax.vmap(game.is_terminal)(state)
+    follows_main = ~branches | (main_action == _EVERY_ACTION) | (action == main_action)
+    lanes = lanes._replace(
+        state=state,
+        status=jnp.where(ended, RETURNING, lanes.status),
+        depth=lanes.depth + 1,
+        own_decisions=lanes.own_decisions + own,
+        branchings=lanes.branchings + (records & branches),
+        height=lanes.height + records,
+        gives_strategy=lanes.gives_strategy & follows_main,
+        value=jnp.where(ended, _utility(program, state, traverser), lanes.value),
+    )
+    statistics = machine.statistics._replace(
+        nodes=machine.statistics.nodes + jnp.sum(active),
+        passes=machine.statistics.passes + 1,
+        fallbacks=machine.statistics.fallbacks + jnp.sum(active & fell_back),
+        strategy_samples=machine.statistics.strategy_samples + jnp.sum(gives),
+    )
+    return machine._replace(
+        lanes=lanes, stack=Stack(frames, states), strategy=strategy, statistics=statistics
+    )
+
+
+def _pop(program: _Program, machine: _Machine) -> _Machine:
+    """Hand the returned utility to the top frame, for up to `width` returning lanes.
+
+    The frame takes its next pending action, and the lane is DECIDING again or returns at once
+    with the end of the round; or it has none, gives its sample and its value goes on upwards.
+    """
+    game, lanes = program.game, machine.lanes
+    chosen = _compact((lanes.status == RETURNING) & (lanes.height > 0), program.width)
+    lane = jnp.minimum(chosen, program.spec.lanes - 1)  # readable; writes go to `chosen`
+    valid = chosen < program.spec.lanes
+    old: Lanes = jax.tree.map(lambda leaf: leaf[lane], lanes)
+    level = jnp.maximum(old.height - 1, 0)
+    frame: Frame = jax.tree.map(lambda leaf: leaf[lane, level], machine.stack.frames)
+
+    actions = jnp.arange(game.num_actions)[None]
+    returned = actions == frame.action[:, None]
+    utility = jnp.where(returned, (frame.weight * old.value)[:, None], frame.utility)
+    goes_on = jnp.any(frame.pending, axis=1)
+
+    # No action pending: r(a) = u(a) - sum_b sigma(b) u(b) for every legal action.
+    value = jnp.sum(frame.sigma * utility, axis=1)
+    advantages = jnp.where(frame.legal, utility - value[:, None], 0.0)
+    gives = valid & ~goes_on
+    outbox = _append(
+        machine.advantage, gives, frame.packed, frame.legal, advantages, program.iteration
+    )
+    new = old._replace(height=jnp.where(goes_on, old.height, level), value=value)
+
+    # An action pending: only frames that branched have one, and their state was kept.
+    if program.scheme.max_branchings(game) > 0:
+        action = _first(frame.pending)
+        frame = frame._replace(
+            utility=utility,
+            pending=frame.pending & (actions != action[:, None]),
+            action=action,
+        )
+        state = jax.tree.map(lambda leaf: leaf[lane, frame.branchings], machine.stack.states)
+        state = jax.vmap(game.step)(state, action)
+        ended = jax.vmap(game.is_terminal)(state)
+        value = _utility(program, state, old.traversal % NUM_PLAYERS)
+        every = frame.main_action == _EVERY_ACTION
+        resumed = Lanes(
+            state=state,
+            status=jnp.where(ended, RETURNING, DECIDING),
+            traversal=old.traversal,
+            depth=frame.depth + 1,
+            own_decisions=frame.own_decisions + 1,
+            branchings=frame.branchings + 1,
+            height=old.height,
+            gives_strategy=every | (action == frame.main_action),
+            value=value,
+        )
+        new = jax.tree.map(partial(_where, goes_on), resumed, new)
+        written = _where(valid & goes_on, chosen, program.spec.lanes)
+        frames = _scatter(machine.stack.frames, (written, level), frame)
+        machine = machine._replace(stack=machine.stack._replace(frames=frames))
+
+    statistics = machine.statistics._replace(
+        advantage_samples=machine.statistics.advantage_samples + jnp.sum(gives)
+    )
+    return machine._replace(
+        lanes=_scatter(lanes, (chosen,), new), advantage=outbox, statistics=statistics
+    )
+
+
+def _refill(program: _Program, machine: _Machine) -> _Machine:
+    """Retire traversals with an empty stack and hand out the next ones from the counter."""
+    lanes, statistics = machine.lanes, machine.statistics
+    finished = (lanes.status == RETURNING) & (lanes.height == 0)
+    status = jnp.where(finished, IDLE, lanes.status)
+    chosen = _compact(status == IDLE, program.width)
+    last = program.spec.traversals - 1
+    number = statistics.started + jnp.arange(program.width, dtype=jnp.int32)
+    taken = (chosen < program.spec.lanes) & (number <= last)
+    traversal = jnp.minimum(number, last)
+    zeros = jnp.zeros(program.width, jnp.int32)
+    fresh = Lanes(
+        state=jax.tree.map(lambda leaf: leaf[traversal], program.roots.state),
+        status=jnp.full(program.width, DECIDING),
+        traversal=traversal,
+        depth=zeros,
+        own_decisions=zeros,
+        branchings=zeros,
+        height=zeros,
+        gives_strategy=jnp.ones(program.width, jnp.bool_),
+        value=jnp.zeros(program.width, jnp.float32),
+    )
+    index = _where(taken, chosen, program.spec.lanes)
+    return machine._replace(
+        lanes=_scatter(lanes._replace(status=status), (index,), fresh),
+        statistics=statistics._replace(
+            started=statistics.started + jnp.sum(taken),
+            finished=statistics.finished + jnp.sum(finished),
+        ),
+    )
+
+
+def _insert(program: _Program, machine: _Machine, memories: Memories, key: jax.Array) -> Memories:
+    """Insert both outboxes; with a memory per seat, each sample into its own seat's."""
+
+    def insert_all(
+        outbox: Outbox, targets: tuple[Reservoir, ...], key: jax.Array
+    ) -> tuple[Reservoir, ...]:
+        filled = jnp.arange(outbox.rows.iteration.shape[0]) < outbox.count
+        if len(targets) == 1:
+            return (reservoir.insert(targets[0], outbox.rows, filled, key),)
+        seat = jax.vmap(program.game.seat)(outbox.rows.packed)
+        return tuple(
+            reservoir.insert(target, outbox.rows, filled & (seat == s), jax.random.fold_in(key, s))
+            for s, target in enumerate(targets)
+        )
+
+    advantage_key, strategy_key = jax.random.split(key)
+    return Memories(
+        advantage=insert_all(machine.advantage, memories.advantage, advantage_key),
+        strategy=insert_all(machine.strategy, memories.strategy, strategy_key),
+    )
+
+
+def uniform_policy(legal: jax.Array) -> jax.Array:
+    """Return float32[..., A], every legal action alike."""
+    count = jnp.sum(legal, axis=-1, keepdims=True)
+    return legal.astype(jnp.float32) / jnp.maximum(count, 1).astype(jnp.float32)
+
+
+def _utility(program: _Program, state: State, traverser: jax.Array) -> jax.Array:
+    """Return float32[B], the traversers' returns in units of the utility scale."""
+    returns = jax.vmap(program.game.returns)(state)
+    return _at(returns, traverser) / program.spec.utility_scale
+
+
+def _empty_outbox(game: Game, capacity: int) -> Outbox:
+    row = samples.example(game.packed_size, game.num_actions, jnp.dtype(jnp.float32))
+    rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
+    return Outbox(rows, jnp.int32(0))
+
+
+def _append(
+    outbox: Outbox,
+    gives: jax.Array,
+    packed: jax.Array,
+    legal: jax.Array,
+    target: jax.Array,
+    iteration: jax.Array,
+) -> Outbox:
+    """Append the rows that `gives` (bool[B]) marks; room was made sure of before the pass."""
+    capacity = outbox.rows.iteration.shape[0]
+    position = outbox.count + jnp.cumsum(gives, dtype=jnp.int32) - 1
+    rows = Sample(
+        packed=packed,
+        legal=samples.pack_legal(legal),
+        target=target,
+        iteration=jnp.broadcast_to(iteration, gives.shape),
+    )
+    return Outbox(
+        rows=_scatter(outbox.rows, (_where(gives, position, capacity),), rows),
+        count=outbox.count + jnp.sum(gives),
+    )
+
+
+def _scatter(arrays: Any, index: tuple[jax.Array, ...], rows: Any) -> Any:
+    """Write rows at distinct indices; an index past the end of the first axis writes nothing."""
+    return jax.tree.map(lambda a, r: a.at[index].set(r, mode="drop"), arrays, rows)
+
+
+def _compact(mask: jax.Array, width: int) -> jax.Array:
+    """Return int32[width], the first positions where the mask holds, then the mask's length."""
+    length = mask.shape[0]
+    place = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, width)
+    empty = jnp.full(width, length, jnp.int32)
+    return empty.at[place].set(jnp.arange(length, dtype=jnp.int32), mode="drop")
+
+
+def _where(mask: jax.Array, a: Any, b: Any) -> jax.Array:
+    """Select by lane: the mask bool[B] is broadcast over trailing axes."""
+    a = jnp.asarray(a)
+    return jnp.where(mask.reshape(mask.shape + (1,) * max(a.ndim - 1, 0)), a, b)
+
+
+def _first(mask: jax.Array) -> jax.Array:
+    """Return int32[B], the lowest action of bool[B, A]."""
+    return jnp.argmax(mask, axis=-1).astype(jnp.int32)
+
+
+def _at(values: jax.Array, index: jax.Array) -> jax.Array:
+    """Return values[b, index[b]], [B]."""
+    return jnp.take_along_axis(values, index[:, None], axis=1)[:, 0]
