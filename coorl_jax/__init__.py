@@ -1,0 +1,1 @@
+"""Deep CFR for Lost Cities, in one process, on one accelerator."""

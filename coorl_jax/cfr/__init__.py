@@ -1,0 +1,1 @@
+"""Counterfactual regret minimization: sampling, memories, fitting."""

@@ -25,25 +25,31 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coorl_jax.cfr import reservoir, samples
+from coorl_jax.cfr import outbox as outboxes
+from coorl_jax.cfr.lanes import (
+    DECIDING,
+    EVERY_ACTION,
+    IDLE,
+    RETURNING,
+    Frame,
+    Lanes,
+    Roots,
+    Stack,
+    compact,
+    decision_noise,
+    draw_roots,
+    empty_stack,
+    first_action,
+    pick,
+    scatter,
+    select,
+)
+from coorl_jax.cfr.outbox import Outbox
 from coorl_jax.cfr.regret_matching import Fallback, regret_matching, sample_action
 from coorl_jax.cfr.reservoir import Reservoir
-from coorl_jax.cfr.samples import Sample
 from coorl_jax.cfr.sampling import Scheme
 from coorl_jax.games.game import NUM_PLAYERS, Game, State
 from coorl_jax.networks import Network, apply_per_player
-
-# Lane.status
-IDLE = 0  # no traversal, or the last one is finished
-DECIDING = 1  # at a decision, to be evaluated in the next pass
-RETURNING = 2  # carrying `value` to the top frame
-
-# Streams of random numbers below a traversal's key.
-_DEAL = 0
-_TARGET = 1
-_DECISION = 2  # + depth
-
-_EVERY_ACTION = -1  # Frame.main_action: all branches give strategy samples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,58 +69,6 @@ class TraversalSpec:
     pops_per_pass: int
     fallback: Fallback
     utility_scale: float
-
-
-class Roots(NamedTuple):
-    """What is drawn for each traversal before it starts."""
-
-    state: State  # leaves [T, ...], the deal
-    noise_key: jax.Array  # uint32[T, 2], data of the traversal's key
-    target: jax.Array  # int32[T], the scheme's choice
-
-
-class Lanes(NamedTuple):
-    """The registers of the lanes."""
-
-    state: State  # leaves [B, ...]
-    status: jax.Array  # int32[B]
-    traversal: jax.Array  # int32[B], index of the traversal
-    depth: jax.Array  # int32[B], decisions since the deal
-    own_decisions: jax.Array  # int32[B], the traverser's among them
-    branchings: jax.Array  # int32[B], branching frames on the stack
-    height: jax.Array  # int32[B], frames on the stack
-    gives_strategy: jax.Array  # bool[B], whether opponent nodes give strategy samples
-    value: jax.Array  # float32[B], utility carried up while RETURNING
-
-
-class Frame(NamedTuple):
-    """A recorded node of the traverser; in the stack with leading axes [B, D]."""
-
-    packed: jax.Array  # uint8[P]
-    legal: jax.Array  # bool[A]
-    sigma: jax.Array  # float32[A]
-    utility: jax.Array  # float32[A], of the actions explored so far, 0 elsewhere
-    pending: jax.Array  # bool[A], actions still to be explored
-    weight: jax.Array  # float32, of each explored action
-    action: jax.Array  # int32, being explored now
-    main_action: jax.Array  # int32, whose branch gives strategy samples, or _EVERY_ACTION
-    depth: jax.Array  # int32
-    own_decisions: jax.Array  # int32
-    branchings: jax.Array  # int32, branching frames below this one
-
-
-class Stack(NamedTuple):
-    """All frames, and the states of those that branched."""
-
-    frames: Frame  # leaves [B, D, ...]
-    states: State  # leaves [B, E, ...]
-
-
-class Outbox(NamedTuple):
-    """Samples on their way to a memory, in order of arrival."""
-
-    rows: Sample  # leaves [capacity, ...], targets float32
-    count: jax.Array  # int32
 
 
 class Statistics(NamedTuple):
@@ -204,51 +158,25 @@ def traverse(
             machine,
         )
 
-    def flush(carry: tuple[_Machine, Memories, jax.Array]):
+    def fill_and_flush(
+        carry: tuple[_Machine, Memories, jax.Array],
+    ) -> tuple[_Machine, Memories, jax.Array]:
         machine, memories, flushes = carry
         machine = fill_outboxes(machine)
-        memories = _insert(program, machine, memories, jax.random.fold_in(insert_key, flushes))
-        machine = machine._replace(
-            advantage=machine.advantage._replace(count=jnp.int32(0)),
-            strategy=machine.strategy._replace(count=jnp.int32(0)),
+        keys = jax.random.split(jax.random.fold_in(insert_key, flushes))
+        advantage, into_advantage = outboxes.flush(
+            machine.advantage, memories.advantage, game, keys[0]
         )
-        return machine, memories, flushes + 1
+        strategy, into_strategy = outboxes.flush(machine.strategy, memories.strategy, game, keys[1])
+        machine = machine._replace(advantage=advantage, strategy=strategy)
+        return machine, Memories(into_advantage, into_strategy), flushes + 1
 
     machine, memories, _ = jax.lax.while_loop(
-        lambda carry: _has_work(program, carry[0]), flush, (machine, memories, jnp.int32(0))
+        lambda carry: _has_work(program, carry[0]),
+        fill_and_flush,
+        (machine, memories, jnp.int32(0)),
     )
     return memories, machine.statistics
-
-
-def draw_roots(game: Game, scheme: Scheme, traversals: int, key: jax.Array) -> Roots:
-    """Deal all traversals and make their schemes' choices; traversal i depends on (key, i)."""
-    per_player = -(-traversals // NUM_PLAYERS)
-
-    def draw(i: jax.Array) -> Roots:
-        traversal_key = jax.random.fold_in(key, i)
-        within = jax.random.uniform(jax.random.fold_in(traversal_key, _TARGET))
-        stratum = ((i // NUM_PLAYERS).astype(jnp.float32) + within) / per_player
-        return Roots(
-            state=game.init(jax.random.fold_in(traversal_key, _DEAL)),
-            noise_key=jax.random.key_data(traversal_key),
-            target=scheme.target(game, stratum),
-        )
-
-    return jax.vmap(draw)(jnp.arange(traversals, dtype=jnp.int32))
-
-
-def decision_noise(noise_key: jax.Array, depth: jax.Array) -> jax.Array:
-    """Return the uniform number that decides the action at a depth of a traversal.
-
-    Args:
-      noise_key: uint32[2], from `Roots`.
-      depth: int32.
-
-    Returns:
-      float32 in [0, 1).
-    """
-    key = jax.random.wrap_key_data(noise_key)
-    return jax.random.uniform(jax.random.fold_in(key, _DECISION + depth))
 
 
 def _start(program: _Program) -> _Machine:
@@ -259,29 +187,6 @@ def _start(program: _Program) -> _Machine:
     first = jnp.minimum(index, traversals - 1)
     zeros = jnp.zeros(lanes, jnp.int32)
     state = jax.tree.map(lambda leaf: leaf[first], program.roots.state)
-    num_actions = game.num_actions
-
-    def stacked(depth: int, *shape: int, dtype: Any) -> jax.Array:
-        return jnp.zeros((lanes, depth, *shape), dtype)
-
-    depth = program.scheme.max_records(game)
-    branchings = program.scheme.max_branchings(game)
-    frames = Frame(
-        packed=stacked(depth, game.packed_size, dtype=jnp.uint8),
-        legal=stacked(depth, num_actions, dtype=jnp.bool_),
-        sigma=stacked(depth, num_actions, dtype=jnp.float32),
-        utility=stacked(depth, num_actions, dtype=jnp.float32),
-        pending=stacked(depth, num_actions, dtype=jnp.bool_),
-        weight=stacked(depth, dtype=jnp.float32),
-        action=stacked(depth, dtype=jnp.int32),
-        main_action=stacked(depth, dtype=jnp.int32),
-        depth=stacked(depth, dtype=jnp.int32),
-        own_decisions=stacked(depth, dtype=jnp.int32),
-        branchings=stacked(depth, dtype=jnp.int32),
-    )
-    states = jax.tree.map(
-        lambda leaf: stacked(branchings, *leaf.shape[1:], dtype=leaf.dtype), state
-    )
     started = min(lanes, traversals)
     zero = jnp.int32(0)
     advantage_room, strategy_room = _room_per_pass(program)
@@ -297,9 +202,9 @@ def _start(program: _Program) -> _Machine:
             gives_strategy=jnp.ones(lanes, jnp.bool_),
             value=jnp.zeros(lanes, jnp.float32),
         ),
-        stack=Stack(frames, states),
-        advantage=_empty_outbox(game, 8 * advantage_room),
-        strategy=_empty_outbox(game, 8 * strategy_room),
+        stack=empty_stack(game, program.scheme, state),
+        advantage=outboxes.create(game, 8 * advantage_room),
+        strategy=outboxes.create(game, 8 * strategy_room),
         statistics=Statistics(
             nodes=zero,
             passes=zero,
@@ -324,11 +229,7 @@ def _room_per_pass(program: _Program) -> tuple[int, int]:
 
 def _has_room(program: _Program, machine: _Machine) -> jax.Array:
     advantage_room, strategy_room = _room_per_pass(program)
-    advantage_capacity = machine.advantage.rows.iteration.shape[0]
-    strategy_capacity = machine.strategy.rows.iteration.shape[0]
-    return (machine.advantage.count <= advantage_capacity - advantage_room) & (
-        machine.strategy.count <= strategy_capacity - strategy_room
-    )
+    return machine.advantage.has_room(advantage_room) & machine.strategy.has_room(strategy_room)
 
 
 def _pass(program: _Program, machine: _Machine) -> _Machine:
@@ -372,9 +273,9 @@ def _decide(program: _Program, machine: _Machine) -> _Machine:
     branches = own & plan.branches
     records = active & own & plan.records
     explored = jnp.where(branches[:, None], legal, jax.nn.one_hot(sampled, game.num_actions) > 0)
-    action = jnp.where(branches, _first(legal), sampled)
+    action = jnp.where(branches, first_action(legal), sampled)
     main_action = (
-        jnp.full(count, _EVERY_ACTION) if program.scheme.strategy_on_every_branch else sampled
+        jnp.full(count, EVERY_ACTION) if program.scheme.strategy_on_every_branch else sampled
     )
     frame = Frame(
         packed=packed,
@@ -382,7 +283,7 @@ def _decide(program: _Program, machine: _Machine) -> _Machine:
         sigma=sigma,
         utility=jnp.zeros_like(sigma),
         pending=explored & (jnp.arange(game.num_actions)[None] != action[:, None]),
-        weight=jnp.where(branches, 1.0, 1.0 / _at(q, sampled)),
+        weight=jnp.where(branches, 1.0, 1.0 / pick(q, sampled)),
         action=action,
         main_action=main_action,
         depth=lanes.depth,
@@ -390,19 +291,19 @@ def _decide(program: _Program, machine: _Machine) -> _Machine:
         branchings=lanes.branchings,
     )
     index = jnp.arange(count, dtype=jnp.int32)
-    frames = _scatter(machine.stack.frames, (_where(records, index, count), lanes.height), frame)
-    states = _scatter(
+    frames = scatter(machine.stack.frames, (select(records, index, count), lanes.height), frame)
+    states = scatter(
         machine.stack.states,
-        (_where(records & branches, index, count), lanes.branchings),
+        (select(records & branches, index, count), lanes.branchings),
         state,
     )
 
     gives = active & ~own & lanes.gives_strategy
-    strategy = _append(machine.strategy, gives, packed, legal, sigma, program.iteration)
+    strategy = outboxes.append(machine.strategy, gives, packed, legal, sigma, program.iteration)
 
     state = jax.vmap(game.step)(state, action)
     ended = active & jax.vmap(game.is_terminal)(state)
-    follows_main = ~branches | (main_action == _EVERY_ACTION) | (action == main_action)
+    follows_main = ~branches | (main_action == EVERY_ACTION) | (action == main_action)
     lanes = lanes._replace(
         state=state,
         status=jnp.where(ended, RETURNING, lanes.status),
@@ -431,7 +332,7 @@ def _pop(program: _Program, machine: _Machine) -> _Machine:
     with the end of the round; or it has none, gives its sample and its value goes on upwards.
     """
     game, lanes = program.game, machine.lanes
-    chosen = _compact((lanes.status == RETURNING) & (lanes.height > 0), program.width)
+    chosen = compact((lanes.status == RETURNING) & (lanes.height > 0), program.width)
     lane = jnp.minimum(chosen, program.spec.lanes - 1)  # readable; writes go to `chosen`
     valid = chosen < program.spec.lanes
     old: Lanes = jax.tree.map(lambda leaf: leaf[lane], lanes)
@@ -447,14 +348,14 @@ def _pop(program: _Program, machine: _Machine) -> _Machine:
     value = jnp.sum(frame.sigma * utility, axis=1)
     advantages = jnp.where(frame.legal, utility - value[:, None], 0.0)
     gives = valid & ~goes_on
-    outbox = _append(
+    outbox = outboxes.append(
         machine.advantage, gives, frame.packed, frame.legal, advantages, program.iteration
     )
     new = old._replace(height=jnp.where(goes_on, old.height, level), value=value)
 
     # An action pending: only frames that branched have one, and their state was kept.
     if program.scheme.max_branchings(game) > 0:
-        action = _first(frame.pending)
+        action = first_action(frame.pending)
         frame = frame._replace(
             utility=utility,
             pending=frame.pending & (actions != action[:, None]),
@@ -464,7 +365,7 @@ def _pop(program: _Program, machine: _Machine) -> _Machine:
         state = jax.vmap(game.step)(state, action)
         ended = jax.vmap(game.is_terminal)(state)
         value = _utility(program, state, old.traversal % NUM_PLAYERS)
-        every = frame.main_action == _EVERY_ACTION
+        every = frame.main_action == EVERY_ACTION
         resumed = Lanes(
             state=state,
             status=jnp.where(ended, RETURNING, DECIDING),
@@ -476,16 +377,16 @@ def _pop(program: _Program, machine: _Machine) -> _Machine:
             gives_strategy=every | (action == frame.main_action),
             value=value,
         )
-        new = jax.tree.map(partial(_where, goes_on), resumed, new)
-        written = _where(valid & goes_on, chosen, program.spec.lanes)
-        frames = _scatter(machine.stack.frames, (written, level), frame)
+        new = jax.tree.map(partial(select, goes_on), resumed, new)
+        written = select(valid & goes_on, chosen, program.spec.lanes)
+        frames = scatter(machine.stack.frames, (written, level), frame)
         machine = machine._replace(stack=machine.stack._replace(frames=frames))
 
     statistics = machine.statistics._replace(
         advantage_samples=machine.statistics.advantage_samples + jnp.sum(gives)
     )
     return machine._replace(
-        lanes=_scatter(lanes, (chosen,), new), advantage=outbox, statistics=statistics
+        lanes=scatter(lanes, (chosen,), new), advantage=outbox, statistics=statistics
     )
 
 
@@ -494,7 +395,7 @@ def _refill(program: _Program, machine: _Machine) -> _Machine:
     lanes, statistics = machine.lanes, machine.statistics
     finished = (lanes.status == RETURNING) & (lanes.height == 0)
     status = jnp.where(finished, IDLE, lanes.status)
-    chosen = _compact(status == IDLE, program.width)
+    chosen = compact(status == IDLE, program.width)
     last = program.spec.traversals - 1
     number = statistics.started + jnp.arange(program.width, dtype=jnp.int32)
     taken = (chosen < program.spec.lanes) & (number <= last)
@@ -511,35 +412,13 @@ def _refill(program: _Program, machine: _Machine) -> _Machine:
         gives_strategy=jnp.ones(program.width, jnp.bool_),
         value=jnp.zeros(program.width, jnp.float32),
     )
-    index = _where(taken, chosen, program.spec.lanes)
+    index = select(taken, chosen, program.spec.lanes)
     return machine._replace(
-        lanes=_scatter(lanes._replace(status=status), (index,), fresh),
+        lanes=scatter(lanes._replace(status=status), (index,), fresh),
         statistics=statistics._replace(
             started=statistics.started + jnp.sum(taken),
             finished=statistics.finished + jnp.sum(finished),
         ),
-    )
-
-
-def _insert(program: _Program, machine: _Machine, memories: Memories, key: jax.Array) -> Memories:
-    """Insert both outboxes; with a memory per seat, each sample into its own seat's."""
-
-    def insert_all(
-        outbox: Outbox, targets: tuple[Reservoir, ...], key: jax.Array
-    ) -> tuple[Reservoir, ...]:
-        filled = jnp.arange(outbox.rows.iteration.shape[0]) < outbox.count
-        if len(targets) == 1:
-            return (reservoir.insert(targets[0], outbox.rows, filled, key),)
-        seat = jax.vmap(program.game.seat)(outbox.rows.packed)
-        return tuple(
-            reservoir.insert(target, outbox.rows, filled & (seat == s), jax.random.fold_in(key, s))
-            for s, target in enumerate(targets)
-        )
-
-    advantage_key, strategy_key = jax.random.split(key)
-    return Memories(
-        advantage=insert_all(machine.advantage, memories.advantage, advantage_key),
-        strategy=insert_all(machine.strategy, memories.strategy, strategy_key),
     )
 
 
@@ -552,62 +431,4 @@ def uniform_policy(legal: jax.Array) -> jax.Array:
 def _utility(program: _Program, state: State, traverser: jax.Array) -> jax.Array:
     """Return float32[B], the traversers' returns in units of the utility scale."""
     returns = jax.vmap(program.game.returns)(state)
-    return _at(returns, traverser) / program.spec.utility_scale
-
-
-def _empty_outbox(game: Game, capacity: int) -> Outbox:
-    row = samples.example(game.packed_size, game.num_actions, jnp.dtype(jnp.float32))
-    rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
-    return Outbox(rows, jnp.int32(0))
-
-
-def _append(
-    outbox: Outbox,
-    gives: jax.Array,
-    packed: jax.Array,
-    legal: jax.Array,
-    target: jax.Array,
-    iteration: jax.Array,
-) -> Outbox:
-    """Append the rows that `gives` (bool[B]) marks; room was made sure of before the pass."""
-    capacity = outbox.rows.iteration.shape[0]
-    position = outbox.count + jnp.cumsum(gives, dtype=jnp.int32) - 1
-    rows = Sample(
-        packed=packed,
-        legal=samples.pack_legal(legal),
-        target=target,
-        iteration=jnp.broadcast_to(iteration, gives.shape),
-    )
-    return Outbox(
-        rows=_scatter(outbox.rows, (_where(gives, position, capacity),), rows),
-        count=outbox.count + jnp.sum(gives),
-    )
-
-
-def _scatter(arrays: Any, index: tuple[jax.Array, ...], rows: Any) -> Any:
-    """Write rows at distinct indices; an index past the end of the first axis writes nothing."""
-    return jax.tree.map(lambda a, r: a.at[index].set(r, mode="drop"), arrays, rows)
-
-
-def _compact(mask: jax.Array, width: int) -> jax.Array:
-    """Return int32[width], the first positions where the mask holds, then the mask's length."""
-    length = mask.shape[0]
-    place = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, width)
-    empty = jnp.full(width, length, jnp.int32)
-    return empty.at[place].set(jnp.arange(length, dtype=jnp.int32), mode="drop")
-
-
-def _where(mask: jax.Array, a: Any, b: Any) -> jax.Array:
-    """Select by lane: the mask bool[B] is broadcast over trailing axes."""
-    a = jnp.asarray(a)
-    return jnp.where(mask.reshape(mask.shape + (1,) * max(a.ndim - 1, 0)), a, b)
-
-
-def _first(mask: jax.Array) -> jax.Array:
-    """Return int32[B], the lowest action of bool[B, A]."""
-    return jnp.argmax(mask, axis=-1).astype(jnp.int32)
-
-
-def _at(values: jax.Array, index: jax.Array) -> jax.Array:
-    """Return values[b, index[b]], [B]."""
-    return jnp.take_along_axis(values, index[:, None], axis=1)[:, 0]
+    return pick(returns, traverser) / program.spec.utility_scale
