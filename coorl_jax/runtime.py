@@ -1,0 +1,132 @@
+"""The process around the array programs: jax's flags, the device, compilations, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+
+CACHE_VARIABLE = "COORL_JAX_CACHE_DIR"
+"""Environment variable: where compiled programs are kept between runs, or "off"."""
+
+_COMPILE_EVENTS = (
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+)
+
+
+def configure(matmul_precision: str = "default") -> None:
+    """Set jax's flags; call it before anything is compiled.
+
+    Args:
+      matmul_precision: precision of float32 products: "default" (the device's fastest: TF32,
+        bfloat16), "high" or "highest" (true float32).
+
+    Raises:
+      ValueError: when the directory for compiled programs cannot be used.
+    """
+    jax.config.update(
+        "jax_default_matmul_precision", None if matmul_precision == "default" else matmul_precision
+    )
+    directory = os.environ.get(CACHE_VARIABLE) or str(_user_cache() / "coorl_jax")
+    if directory == "off":
+        jax.config.update("jax_compilation_cache_dir", None)
+        return
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{CACHE_VARIABLE}={directory}: must be a directory that can be written "
+            f"({error.strerror}); e.g. off"
+        ) from None
+    jax.config.update("jax_compilation_cache_dir", directory)
+    # What compiles faster than this is not worth a file.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def describe_device() -> str:
+    """Return the devices in words, e.g. "1 gpu (NVIDIA H200)" or "1 cpu"."""
+    devices = jax.local_devices()
+    kind = devices[0].device_kind
+    detail = "" if kind.lower() == devices[0].platform else f" ({kind})"
+    return f"{len(devices)} {devices[0].platform}{detail}"
+
+
+class CompileCounter:
+    """Counts compilations and the seconds they take, through `jax.monitoring`.
+
+    A context manager; a program taken from the cache on disk counts as compiled.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._compilations = 0
+        # Programs may be compiled by several threads.
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> CompileCounter:
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._on_event)
+
+    def take(self) -> dict[str, float]:
+        """Return `compile_seconds` and `compilations` since the last call."""
+        with self._lock:
+            taken = {"compile_seconds": self._seconds, "compilations": self._compilations}
+            self._seconds, self._compilations = 0.0, 0
+        return taken
+
+    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del kwargs
+        if event in _COMPILE_EVENTS:
+            with self._lock:
+                self._seconds += duration_secs
+                self._compilations += event == _COMPILE_EVENTS[-1]
+
+
+class StopRequest:
+    """Turns SIGINT and SIGTERM into a flag that a loop polls.
+
+    A context manager; leaving it restores the former handlers. A second SIGINT raises
+    `KeyboardInterrupt` at once.
+    """
+
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        """Args: announce: told the name of the signal that asks to stop."""
+        self._announce = announce
+        self._requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has asked to stop."""
+        return self._requested
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not self._requested:
+            self._requested = True
+            self._announce(signal.Signals(number).name)
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
