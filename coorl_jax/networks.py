@@ -1,0 +1,202 @@
+"""The networks: information states to one number per action. The only importer of flax.
+
+B batch, A actions, F features, P packed bytes; C suits, L logits per suit. A network's output is
+an advantage in units of the utility scale, or a logit: what it means is up to the loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coorl_jax.games.game import CardGame, Game
+
+Params: TypeAlias = Any
+"""A network's parameters: a pytree of float32 arrays."""
+
+_he = nn.initializers.he_normal()
+# Outputs start near zero, so that the first policies are nearly those of no information.
+_small = nn.initializers.variance_scaling(0.01, "fan_in", "truncated_normal")
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSpec:
+    """The shape of a network.
+
+    `mlp` reads `Game.features` through `depth` ReLU layers of `width` units, optionally with
+    layer normalisation and residual connections.
+
+    `cards` reads `CardGame.card_view` and is equivariant to permutations of the suits: two layers
+    per suit, an exchange through pooled features, `depth - 2` residual layers per suit. It is
+    always normalised and residual: `layer_norm` and `residual` are for `mlp`.
+
+    Raises:
+      ValueError: for an unknown kind, or a width or depth that is too small.
+    """
+
+    kind: Literal["mlp", "cards"]
+    width: int
+    depth: int
+    layer_norm: bool = False
+    residual: bool = False
+
+    def __post_init__(self):
+        if self.kind not in ("mlp", "cards"):
+            raise ValueError(f"config.network.kind={self.kind!r}: must be mlp or cards; e.g. cards")
+        if self.width < 1:
+            raise ValueError(f"config.network.width={self.width}: must be at least 1; e.g. 64")
+        least = 2 if self.kind == "cards" else 1
+        if self.depth < least:
+            raise ValueError(
+                f"config.network.depth={self.depth}: must be at least {least} for "
+                f"config.network.kind={self.kind}; e.g. 3"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network for a game: hashable, so that it can be a static argument of `jit`.
+
+    Raises:
+      ValueError: if the game offers no view of its cards and the kind is `cards`.
+    """
+
+    game: Game
+    spec: NetworkSpec
+
+    def __post_init__(self):
+        if self.spec.kind == "cards" and not isinstance(self.game, CardGame):
+            raise ValueError(
+                f"config.network.kind=cards: {self.game.name} has no suits for it to read; use "
+                "config.network.kind=mlp"
+            )
+
+    def init(self, key: jax.Array) -> Params:
+        """Return new parameters; consumes the key."""
+        packed = jnp.zeros((1, self.game.packed_size), jnp.uint8)
+        return self._module().init(key, *self._inputs(packed))["params"]
+
+    def apply(self, params: Params, packed: jax.Array) -> jax.Array:
+        """Evaluate a batch of information states.
+
+        Args:
+          params: from `init`.
+          packed: uint8[B, P].
+
+        Returns:
+          float32[B, A], one number per action, legal or not.
+        """
+        outputs: Any = self._module().apply({"params": params}, *self._inputs(packed))
+        return outputs
+
+    def _module(self) -> nn.Module:
+        if isinstance(self.game, CardGame) and self.spec.kind == "cards":
+            return _Cards(self.spec, self.game.suit_logits, self.game.shared_logits)
+        return _Mlp(self.spec, self.game.num_actions)
+
+    def _inputs(self, packed: jax.Array) -> tuple[jax.Array, ...]:
+        if isinstance(self.game, CardGame) and self.spec.kind == "cards":
+            return tuple(jax.vmap(self.game.card_view)(packed))
+        return (jax.vmap(self.game.features)(packed),)
+
+
+def apply_per_player(
+    network: Network, params: tuple[Params, ...], packed: jax.Array, player: jax.Array
+) -> jax.Array:
+    """Evaluate information states of both players.
+
+    Args:
+      network: the network of either player.
+      params: one parameter tree that serves both seats, or one for each seat.
+      packed: uint8[B, P].
+      player: int32[B], the seat that each state belongs to.
+
+    Returns:
+      float32[B, A].
+    """
+    outputs = [network.apply(tree, packed) for tree in params]
+    if len(outputs) == 1:
+        return outputs[0]
+    return jnp.where((player == 0)[:, None], outputs[0], outputs[1])
+
+
+def num_parameters(params: Params) -> int:
+    """Return the number of scalars in a parameter tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+class _Mlp(nn.Module):
+    """Fully connected layers on flat features."""
+
+    spec: NetworkSpec
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> jax.Array:
+        x = features
+        for layer in range(self.spec.depth):
+            y = nn.relu(nn.Dense(self.spec.width, kernel_init=_he)(x))
+            # The first layer changes the width and has nothing to be added to.
+            x = x + y if self.spec.residual and layer > 0 else y
+            if self.spec.layer_norm:
+                x = nn.LayerNorm()(x)
+        return nn.Dense(self.num_actions, kernel_init=_small)(x)
+
+
+class _Cards(nn.Module):
+    """A colour-equivariant network: weights shared over suits, exchange by pooling.
+
+    With f_c the features of suit c, g the shared ones, LN layer normalisation:
+
+        e_c = LN(relu(W1 [f_c, g]));  e_c = LN(relu(W2 e_c))
+        G   = LN(relu(W3 [mean_c e, max_c e, g]))                    twice the width
+        h_c = LN(relu(W4 [e_c, G]));  h_c = LN(h_c + relu(W5 h_c))   depth - 2 times
+        suit logits = W6 h_c;  shared logits = W8 LN(relu(W7 [mean_c h, max_c h, G]))
+
+    A layer W [x, y] on a concatenation is computed as W_x x + W_y y: what all suits share is
+    multiplied once and not C times, and nothing is copied.
+    """
+
+    spec: NetworkSpec
+    suit_logits: int
+    shared_logits: int
+
+    @nn.compact
+    def __call__(self, suits: jax.Array, shared: jax.Array, action_index: jax.Array) -> jax.Array:
+        width = self.spec.width
+        e = _layer_of((suits, shared[:, None]), width)
+        e = _layer_of((e,), width)
+        pooled = _layer_of((*_pool(e), shared), 2 * width)
+        h = _layer_of((e, pooled[:, None]), width)
+        for _ in range(self.spec.depth - 2):
+            h = nn.LayerNorm()(h + nn.relu(nn.Dense(width, kernel_init=_he)(h)))
+        suit_logits = nn.Dense(self.suit_logits, kernel_init=_small)(h)
+        last = _layer_of((*_pool(h), pooled), width)
+        shared_logits = nn.Dense(self.shared_logits, kernel_init=_small)(last)
+        flat = suit_logits.reshape(suit_logits.shape[0], -1)
+        logits = jnp.concatenate([flat, shared_logits], axis=1)
+        return jnp.take_along_axis(logits, action_index, axis=1)
+
+
+def _layer_of(parts: tuple[jax.Array, ...], width: int) -> jax.Array:
+    """Return LN(relu(W parts + b)), W acting on the concatenation of the parts' last axes."""
+    fan_in = sum(part.shape[-1] for part in parts)
+    first, *rest = (
+        nn.Dense(
+            width,
+            use_bias=part is parts[0],
+            kernel_init=nn.initializers.normal(np.sqrt(2 / fan_in)),
+        )(part)
+        for part in parts
+    )
+    return nn.LayerNorm()(nn.relu(sum(rest, start=first)))
+
+
+def _pool(suits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return mean and maximum over the suits, float32[B, width] each, from [B, C, width]."""
+    return jnp.mean(suits, axis=1), jnp.max(suits, axis=1)
