@@ -26,6 +26,9 @@ import orbax.checkpoint as ocp
 
 from coorl_jax.metrics import replace_text
 
+POLICIES = "policies"
+"""Name of the directory of policies in a run directory."""
+
 _CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
 
@@ -60,6 +63,7 @@ class CheckpointStore:
           ValueError: when the directory is missing or cannot be written.
         """
         self._directory = directory.absolute()
+        self._read_only = read_only
         if read_only and not directory.is_dir():
             raise ValueError(f"{directory}: must be an existing directory of checkpoints")
         options = ocp.CheckpointManagerOptions(
@@ -132,8 +136,9 @@ class CheckpointStore:
 
         Args:
           step: its number.
-          template: pytree whose structure, shapes, dtypes and shardings the result is to have;
-            None: as saved, on the default device, with dictionaries for named tuples.
+          template: pytree of arrays, or `abstract` of one, whose structure, shapes, dtypes and
+            shardings the result is to have; None: as saved, on the default device, with
+            dictionaries for named tuples.
 
         Raises:
           DamagedCheckpointError: when it is not as it was written.
@@ -151,10 +156,7 @@ class CheckpointStore:
             )
         else:
             self._refuse_mismatch(step, _signatures(metadata), _signatures(template))
-            target = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-                template,
-            )
+            target = abstract(template)
         try:
             restored = self._manager.restore(
                 step,
@@ -167,20 +169,15 @@ class CheckpointStore:
         tree = restored["tree"]
         return Checkpoint(step, tree if template is not None else _tuples(tree), restored["extra"])
 
-    def restore_latest(
-        self, template: Any = None, *, report: Callable[[str], None]
-    ) -> Checkpoint | None:
-        """Read the latest whole step, and set damaged later ones aside.
+    def restore_latest(self, template: Any = None, *, report: Callable[[str], None]) -> Checkpoint:
+        """Read the latest whole step; set damaged later ones aside unless read-only.
 
         Args:
           template: as for `restore`.
           report: told of every damaged step.
 
-        Returns:
-          None when there is no step at all.
-
         Raises:
-          ValueError: when there are steps but none is whole, or one does not fit the template.
+          ValueError: when no step is whole, or the latest whole one does not fit the template.
         """
         damaged: list[int] = []
         for step in reversed(self.steps()):
@@ -190,14 +187,13 @@ class CheckpointStore:
                 report(str(error))
                 damaged.append(step)
             else:
-                self._set_aside(damaged)
+                if not self._read_only:
+                    self._set_aside(damaged)
                 return checkpoint
-        if damaged:
-            raise ValueError(
-                f"{self._directory}: none of its checkpoints {sorted(damaged)} is whole; restore "
-                "one from a copy, or start a new run"
-            )
-        return None
+        raise ValueError(
+            f"{self._directory}: holds no whole checkpoint (damaged: {sorted(damaged) or 'none'}); "
+            "restore one from a copy, or start a new run"
+        )
 
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
@@ -211,9 +207,10 @@ class CheckpointStore:
         if step not in self._manager.all_steps():
             raise ValueError(f"{path}: no such checkpoint; there are {self.steps() or 'none'}")
         file = path / _CHECKSUMS
+        if not file.exists():
+            return
         try:
-            expected = json.loads(file.read_text()) if file.exists() else _checksums(path)
-            found = _checksums(path)
+            expected, found = json.loads(file.read_text()), _checksums(path)
         except (OSError, ValueError) as error:
             raise self._damaged(step, error) from error
         changed = [name for name in expected if found.get(name) != expected[name]]
@@ -245,6 +242,40 @@ class CheckpointStore:
             self._path(step).rename(target)
         if steps:
             self._manager.reload()
+
+
+def abstract(tree: Any) -> Any:
+    """Return the shapes, dtypes and shardings of a pytree of arrays, which itself may go."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree
+    )
+
+
+def restore_policies(path: Path, *, report: Callable[[str], None]) -> Checkpoint:
+    """Read the policies of a run, without its trainer.
+
+    Args:
+      path: a run directory, for its latest policies, or one of its steps, RUN/policies/20.
+      report: told of damaged steps that are passed over.
+
+    Returns:
+      The step is the iteration; the tree has the parameters by policy, "current" and "average";
+      `extra["config"]` is the configuration, for `config.from_dict`.
+
+    Raises:
+      ValueError: when there are no such policies, or none is whole.
+    """
+    directory = path / POLICIES
+    if directory.is_dir():
+        with CheckpointStore(directory, read_only=True) as store:
+            return store.restore_latest(report=report)
+    if path.parent.name == POLICIES and path.name.isdecimal() and path.is_dir():
+        with CheckpointStore(path.parent, read_only=True) as store:
+            return store.restore(int(path.name))
+    raise ValueError(
+        f"{path}: must be a run directory or one of its policies; "
+        f"e.g. runs/my-run or runs/my-run/{POLICIES}/20"
+    )
 
 
 def _checksums(directory: Path) -> dict[str, list[int]]:

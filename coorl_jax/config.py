@@ -1,9 +1,8 @@
 """Settings: a `ConfigDict` from a configuration file becomes frozen, validated dataclasses.
 
-What each field means, with its unit, stands above the field in `configs/default.py`; what values
-it may take stands here, beside its type. Every message about a configuration is made here and
-reads `config.traversal.lanes=0: must be ...; e.g. 4096`. This module imports neither jax nor any
-other part of the package, so that a mistake is answered before anything heavy is loaded.
+What each field means stands above it in `configs/default.py`, what values it may take beside its
+type here. Every message about a configuration is made here and reads `config.traversal.lanes=0:
+must be ...; e.g. 4096`, before jax is loaded.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from typing import Annotated, Any, Protocol
 
 import ml_collections
 
+# Iterations, capacities and indices are int32 on the device.
 _INT32_MAX = 2**31 - 1
-"""Iterations, capacities and indices are int32 on the device."""
-
+# What a resumed run may change, as patterns.
 _MAY_CHANGE = ("preset", "name", "iterations", "evaluation.*", "checkpoint.*", "log.*")
-"""Fields, as patterns, that a resumed run may be given other values of."""
 
 
 class ConfigError(ValueError):
@@ -32,7 +30,7 @@ class ConfigError(ValueError):
 
 
 class _Rule(Protocol):
-    """What values a field may take: `parse` gives the value or a ValueError with the rule."""
+    """What a field may hold: `parse` returns the value, or raises ValueError with the rule."""
 
     @property
     def example(self) -> Any: ...
@@ -244,11 +242,7 @@ class Settings:
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> Settings:
-    """Return the settings of a configuration file's `ConfigDict`.
-
-    Raises:
-      ConfigError: naming the first field that is unknown, missing or out of bounds.
-    """
+    """Return the settings of a configuration file's `ConfigDict`; see `from_dict`."""
     return from_dict(config.to_dict())
 
 
@@ -275,6 +269,15 @@ def to_dict(settings: Settings) -> dict[str, Any]:
     values = dataclasses.asdict(settings)
     values["game"] = {"name": settings.game.name, **dict(settings.game.rules)}
     return values
+
+
+def override(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
+    """Return the settings with other values of some fields, e.g. {"traversal.lanes": 64}."""
+    values = to_dict(settings)
+    for field, value in overrides.items():
+        section, _, name = field.rpartition(".")
+        (values[section] if section else values)[name] = value
+    return from_dict(values)
 
 
 def differences(saved: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
@@ -371,9 +374,7 @@ def _parse_value(rule: _Rule, value: Any, path: str) -> Any:
 
 
 def _parse_game(values: Mapping[str, Any], path: str) -> GameSettings:
-    if "name" not in values:
-        raise ConfigError(f"{path}.name: missing from the configuration; see configs/default.py")
-    name = _parse_value(_GAME_NAME, values["name"], f"{path}.name")
+    name = _parse_value(_GAME_NAME, values.get("name"), f"{path}.name")
     rules = {field: value for field, value in values.items() if field != "name"}
     for field, value in rules.items():
         if value is not None and not isinstance(value, bool | int | float | str):

@@ -58,6 +58,20 @@ class MetricsWriter:
                 self._tensorboard.add_scalar(name, value, iteration)
             self._tensorboard.flush()
 
+    def truncate_after(self, iteration: int) -> int:
+        """Drop the lines of later iterations and a torn last line, atomically.
+
+        A resumed run repeats what came after its checkpoint and writes those lines again.
+
+        Returns:
+          The last iteration that has a line; 0 when none has.
+        """
+        kept = [line for line in read(self._path) if line["iteration"] <= iteration]
+        replace_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file.close()
+        self._file = self._path.open("a", encoding="utf-8")
+        return kept[-1]["iteration"] if kept else 0
+
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the whole lines of a metrics file; a last line torn by a kill is left out.
@@ -65,8 +79,6 @@ def read(path: Path) -> list[dict[str, Any]]:
     Raises:
       ValueError: naming the first line, other than a torn last one, that is no metrics line.
     """
-    if not path.exists():
-        return []
     *whole, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     lines = []
     for number, text in enumerate(whole, start=1):
@@ -79,19 +91,6 @@ def read(path: Path) -> list[dict[str, Any]]:
             ) from None
         lines.append(line)
     return lines
-
-
-def truncate_after(path: Path, iteration: int) -> list[dict[str, Any]]:
-    """Drop the lines of later iterations and a torn last line, atomically.
-
-    A resumed run repeats what came after its checkpoint and writes those lines again.
-
-    Returns:
-      The lines that stay.
-    """
-    kept = [line for line in read(path) if line["iteration"] <= iteration]
-    replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-    return kept
 
 
 def replace_text(path: Path, text: str) -> None:

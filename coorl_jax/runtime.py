@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -66,10 +66,9 @@ class CompileCounter:
     """
 
     def __init__(self) -> None:
-        self._seconds = 0.0
+        # (start, end) of what was traced, lowered or compiled, in seconds of a common clock.
+        self._spans: list[tuple[float, float]] = []
         self._compilations = 0
-        # Programs may be compiled by several threads.
-        self._lock = threading.Lock()
 
     def __enter__(self) -> CompileCounter:
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
@@ -80,17 +79,22 @@ class CompileCounter:
 
     def take(self) -> dict[str, float]:
         """Return `compile_seconds` and `compilations` since the last call."""
-        with self._lock:
-            taken = {"compile_seconds": self._seconds, "compilations": self._compilations}
-            self._seconds, self._compilations = 0.0, 0
+        seconds = sum(end - start for start, end in self._spans)
+        taken = {"compile_seconds": seconds, "compilations": self._compilations}
+        self._spans, self._compilations = [], 0
         return taken
 
     def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         del kwargs
-        if event in _COMPILE_EVENTS:
-            with self._lock:
-                self._seconds += duration_secs
-                self._compilations += event == _COMPILE_EVENTS[-1]
+        if event not in _COMPILE_EVENTS:
+            return
+        end = time.perf_counter()
+        start = end - duration_secs
+        # Tracing a function traces those it calls, whose events come first: count them once.
+        while self._spans and self._spans[-1][0] >= start:
+            self._spans.pop()
+        self._spans.append((start, end))
+        self._compilations += event == _COMPILE_EVENTS[-1]
 
 
 class StopRequest:

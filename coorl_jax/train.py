@@ -1,0 +1,268 @@
+"""Train an agent.
+
+    python -m coorl_jax.train --config=configs/default.py:smoke --config.seed=1
+
+The run's configuration, metrics, checkpoints and policies go to a new directory below runs/, or
+to --workdir. With the --workdir of an earlier run, that run goes on exactly where it stopped; its
+length, evaluation, checkpoints and logging may be changed, e.g. --config.iterations=400.
+Ctrl-C or SIGTERM stops at the end of the current stage, with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from coorl_jax import commandline, rundir
+from coorl_jax import config as config_lib
+from coorl_jax.metrics import MetricsWriter, read, timed
+
+# What loads jax is imported where it is used, so that mistakes are answered at once.
+if TYPE_CHECKING:
+    from coorl_jax.cfr.iteration import Trainer
+    from coorl_jax.checkpoint import CheckpointStore
+    from coorl_jax.runtime import CompileCounter, StopRequest
+
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "run directory to create or to resume; if not given, a new one below runs/"
+)
+_STOPPING = "stopping after this stage; Ctrl-C once more stops at once, without a checkpoint"
+
+
+def main(argv: list[str]) -> None:
+    """Train by the flags."""
+    del argv
+    workdir = None if _WORKDIR.value is None else Path(_WORKDIR.value)
+    saved = None if workdir is None else rundir.saved_settings(workdir)
+    if saved is not None and commandline.config_path() is None:
+        settings = config_lib.override(saved, commandline.config_overrides())
+    else:
+        settings = config_lib.from_config_dict(flags.FLAGS.config)
+        if commandline.config_path() is None:
+            print(
+                f"preset {settings.preset}, chosen for the device found; "
+                "for another: --config=configs/default.py:smoke"
+            )
+    train(settings, workdir or rundir.new_path(settings.name))
+
+
+def train(settings: config_lib.Settings, workdir: Path) -> Path:
+    """Train, or go on training, in a run directory.
+
+    Args:
+      settings: of the run.
+      workdir: the run directory, existing or not.
+
+    Returns:
+      The run directory.
+
+    Raises:
+      ValueError: for a mistake in the settings, or a directory where they cannot be used.
+    """
+    from coorl_jax import agents, runtime
+    from coorl_jax.cfr.iteration import STAGES, Trainer
+    from coorl_jax.checkpoint import CheckpointStore
+
+    rundir.check_resume(workdir, settings)
+    runtime.configure(settings.matmul_precision)
+    trainer = Trainer(settings)
+    for opponent in settings.evaluation.opponents:
+        agents.make(opponent, trainer.game)
+
+    keep = settings.checkpoint
+    with (
+        rundir.open_run(workdir, settings) as run,
+        commandline.progress(settings.iterations) as progress,
+        runtime.StopRequest(lambda name: progress.say(f"{name}: {_STOPPING}")) as stop,
+        runtime.CompileCounter() as compilations,
+        CheckpointStore(run.checkpoints, keep=keep.keep) as states,
+        CheckpointStore(run.policies, keep=keep.keep_policies) as policies,
+        MetricsWriter(
+            run.metrics,
+            tensorboard_directory=run.tensorboard if settings.log.tensorboard else None,
+        ) as writer,
+    ):
+        progress.say(f"run directory {run.path}; {runtime.describe_device()}")
+        progress.say(trainer.memory_report())
+        training = _Training(
+            settings, trainer, STAGES, states, policies, writer, progress, compilations
+        )
+        training.restore(read(run.metrics))
+        training.run(stop)
+    _print_outcome(run, settings)
+    return run.path
+
+
+class _Training:
+    """A run in progress.
+
+    One turn of its loop is a stage, an evaluation, or the end of an iteration; a request to stop
+    is heeded between two turns. What an iteration has measured so far is in every checkpoint, so
+    its line in the metrics is the same whether or not the run was stopped within it.
+    """
+
+    def __init__(
+        self,
+        settings: config_lib.Settings,
+        trainer: Trainer,
+        stages: Sequence[str],
+        states: CheckpointStore,
+        policies: CheckpointStore,
+        writer: MetricsWriter,
+        progress: commandline.Progress,
+        compilations: CompileCounter,
+    ) -> None:
+        self._settings = settings
+        self._trainer = trainer
+        self._stages = stages
+        self._states = states
+        self._policies = policies
+        self._writer = writer
+        self._progress = progress
+        self._compilations = compilations
+        self._state: Any = None
+        # Metrics of the iteration the state is in, or has just completed without a line yet.
+        self._pending: dict[str, Any] = {}
+        # Completed stages in the latest checkpoint; None without one.
+        self._saved_step: int | None = None
+        # The last iteration in the metrics file.
+        self._last_line = 0
+
+    def restore(self, lines: list[dict[str, Any]]) -> None:
+        """Take up the latest whole checkpoint, if there is one, and cut the metrics to it.
+
+        Args:
+          lines: the metrics file.
+
+        Raises:
+          ValueError: when no checkpoint is whole, or all are missing though there are metrics.
+        """
+        from coorl_jax.checkpoint import abstract
+
+        if self._states.steps() or lines:
+            checkpoint = self._states.restore_latest(
+                # The shapes alone: the memories need not be there twice.
+                abstract(self._trainer.init()),
+                report=lambda text: self._progress.say(f"WARNING: {text}; trying an earlier one"),
+            )
+            self._state, self._saved_step = checkpoint.tree, checkpoint.step
+            self._pending = checkpoint.extra["metrics"]
+        else:
+            self._state = self._trainer.init()
+        iteration, stage = self._trainer.position(self._state)
+        if self._saved_step is not None:
+            self._progress.say(f"resuming after iteration {iteration}, at {self._stages[stage]}")
+        self._last_line = self._writer.truncate_after(iteration)
+
+    def run(self, stop: StopRequest) -> None:
+        """Train to the last iteration or until asked to stop, and leave a checkpoint."""
+        settings = self._settings
+        while not stop.requested:
+            iteration, stage = self._trainer.position(self._state)
+            if stage > 0 or not self._pending:
+                if iteration >= settings.iterations:
+                    break
+                self._turn(self._stages[stage], iteration + 1, self._run_stage)
+            elif self._is_due(settings.evaluation.every) and not self._is_evaluated():
+                self._turn("evaluate", iteration, self._evaluate)
+            else:
+                if self._is_due(settings.checkpoint.every):
+                    self._turn("checkpoint", iteration, self._save)
+                self._end_iteration(iteration)
+        self._save()
+
+    def _turn(self, name: str, iteration: int, work: Callable[[], None]) -> None:
+        """Do some work, and note in the pending metrics what it took."""
+        self._progress.stage(iteration, name)
+        with timed(self._pending, "iteration_seconds"):
+            work()
+        for metric, value in self._compilations.take().items():
+            self._pending[metric] = self._pending.get(metric, 0) + value
+
+    def _run_stage(self) -> None:
+        self._state, metrics = self._trainer.run_stage(self._state)
+        self._pending |= metrics
+
+    def _is_due(self, every: int) -> bool:
+        """Return whether what is done every so many iterations is due after this one.
+
+        The first is among them, so that what would fail, or has to be compiled, does so at once.
+        """
+        iteration, _ = self._trainer.position(self._state)
+        last = iteration >= self._settings.iterations
+        return every > 0 and (iteration == 1 or iteration % every == 0 or last)
+
+    def _is_evaluated(self) -> bool:
+        return "evaluation_seconds" in self._pending
+
+    def _evaluate(self) -> None:
+        from coorl_jax.evaluation import suite
+
+        spec = self._settings.evaluation
+        policies = self._trainer.policies(self._state)
+        with timed(self._pending, "evaluation_seconds"):
+            rows = suite.evaluate(
+                self._trainer.game,
+                {name: policies[name] for name in spec.policies},
+                spec.opponents,
+                spec.pairs,
+                self._settings.seed,
+            )
+        for row in rows:
+            prefix = f"eval/{row['opponent']}/{row['policy']}/"
+            self._pending |= {
+                prefix + name: value
+                for name, value in row.items()
+                if name not in ("opponent", "policy", "elapsed_seconds")
+            }
+
+    def _save(self) -> None:
+        """Write the policies, after whole iterations, and the state, unless already there."""
+        iteration, stage = self._trainer.position(self._state)
+        step = iteration * len(self._stages) + stage
+        if step == self._saved_step:
+            return
+        pending = dict(self._pending)
+        with timed(self._pending, "checkpoint_seconds"):
+            # The policies first: where there is a state, there are its policies.
+            if stage == 0:
+                self._policies.save(
+                    iteration,
+                    self._trainer.policy_parameters(self._state),
+                    {"config": config_lib.to_dict(self._settings)},
+                )
+            self._states.save(step, self._state, {"metrics": pending})
+        self._saved_step = step
+
+    def _end_iteration(self, iteration: int) -> None:
+        """Write the iteration's line, unless it was there before a kill."""
+        if iteration > self._last_line:
+            self._writer.write(iteration, self._pending)
+            self._last_line = iteration
+            self._progress.iteration(iteration, self._pending)
+        self._pending = {}
+
+
+def _print_outcome(run: rundir.RunDirectory, settings: config_lib.Settings) -> None:
+    """Print the last evaluation, and the commands to evaluate and to go on."""
+    lines = read(run.metrics)
+    done = lines[-1]["iteration"] if lines else 0
+    path = shlex.quote(str(run.path))
+    resume = f"python -m coorl_jax.train --workdir={path}"
+    if done < settings.iterations:
+        print(f"stopped after {done} of {settings.iterations} iterations; to go on:\n  {resume}")
+        return
+    print(f"finished {done} iterations")
+    evaluations = [text for line in lines if (text := commandline.evaluation_lines(line))]
+    for text in evaluations[-1] if evaluations else ():
+        print(f"  {text}")
+    print(f"to evaluate:\n  python -m coorl_jax.evaluate --checkpoint={path}")
+    print(f"to train on:\n  {resume} --config.iterations={2 * settings.iterations}")
+
+
+if __name__ == "__main__":
+    commandline.run(main, config=True)
