@@ -255,6 +255,21 @@ def test_a_known_wager_is_the_one_that_leaves(slot, discard):
         assert (state.location == HAND + 1).sum() == 1
 
 
+@pytest.mark.parametrize("slot", [0, 1])
+def test_of_two_known_wagers_one_stays_known(slot):
+    game = LostCities(colors=2, ranks=2, wagers=3, hand_size=2, max_discard_draws=4)
+    state = deal(game, [0, 8, 1, 9, 2, 3, 4, 5, 6, 7])
+    state = play(game, state, 1, 4, 0, 5)  # player 0 discards a wager, player 1 takes it
+    state = play(game, state, 1, 4, 2, 5)  # and another
+    assert state.hands[1].tolist() == [0, 1]
+    assert (state.location[:2] == KNOWN + 1).all()
+    state = play(game, state, 3, 4, 2 * slot)
+    assert (
+        state.location[:2].tolist()
+        == [[EXPEDITION + 1, KNOWN + 1], [KNOWN + 1, EXPEDITION + 1]][slot]
+    )
+
+
 # Parameters.
 
 

@@ -21,7 +21,7 @@ CLASSIC = LostCities()
 # Small enough for random rounds to meet the same knowledge again.
 TINY = [
     LostCities(colors=2, ranks=2, wagers=0, hand_size=1, max_discard_draws=1),
-    LostCities(colors=1, ranks=1, wagers=4, hand_size=2, max_discard_draws=3),
+    LostCities(colors=1, ranks=2, wagers=5, hand_size=2, max_discard_draws=3),
     LostCities(colors=2, ranks=1, wagers=2, hand_size=1, max_discard_draws=2),
 ]
 SAMPLES = 48  # states examined of each game
