@@ -287,6 +287,14 @@ def test_illegal_games_are_not_written(tmp_path):
         )
 
 
+def test_unwritable_files_end_in_one_sentence(tmp_path):
+    game = LostCities(colors=2, ranks=4, wagers=1, hand_size=3)
+    with pytest.raises(records.RecordError, match="cannot be written"):
+        records.write_games(
+            tmp_path / "no" / "g.gz", game, np.arange(10)[None], np.array([[1]]), np.array([1])
+        )
+
+
 # The command.
 
 

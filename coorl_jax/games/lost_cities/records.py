@@ -190,27 +190,34 @@ def write_games(
 
     Raises:
       ValueError: for an action that the rules forbid; the file then holds the games before it.
+      RecordError: if the file cannot be written.
     """
     decks, actions = np.asarray(decks), np.asarray(actions)
     lists = [row[:n].tolist() for row, n in zip(actions, np.asarray(lengths), strict=True)]
     config = {name: getattr(game, field) for name, field in _RULES.items()}
-    with open(path, "wb") as raw:
-        # No time stamp: equal games make equal files.
-        zipped = os.fspath(path).endswith(".gz")
-        binary = gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) if zipped else raw
-        with io.TextIOWrapper(binary, encoding="utf-8", newline="\n") as text:
-            for start in range(0, len(lists), _BATCH):
-                part = slice(start, start + _BATCH)
-                traces = trace_games(game, decks[part], lists[part])
-                for i, taken in enumerate(lists[part]):
-                    trace = jax.tree.map(lambda leaf, i=i: leaf[i], traces)
-                    header = {
-                        "game": start + i,
-                        "config": config,
-                        "deck": decks[start + i].tolist(),
-                    }
-                    entry = header | _describe(game, trace, taken)
-                    text.write(json.dumps(entry, separators=(",", ":")) + "\n")
+    try:
+        with open(path, "wb") as raw:
+            # No time stamp: equal games make equal files.
+            zipped = os.fspath(path).endswith(".gz")
+            binary = gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) if zipped else raw
+            with io.TextIOWrapper(binary, encoding="utf-8", newline="\n") as text:
+                for start in range(0, len(lists), _BATCH):
+                    part = slice(start, start + _BATCH)
+                    traces = trace_games(game, decks[part], lists[part])
+                    for i, taken in enumerate(lists[part]):
+                        trace = jax.tree.map(lambda leaf, i=i: leaf[i], traces)
+                        header = {
+                            "game": start + i,
+                            "config": config,
+                            "deck": decks[start + i].tolist(),
+                        }
+                        entry = header | _describe(game, trace, taken)
+                        text.write(json.dumps(entry, separators=(",", ":")) + "\n")
+    except OSError as error:
+        raise RecordError(
+            f"{path}: cannot be written ({error.strerror or error}); give a file in a writable "
+            "folder, e.g. games.jsonl.gz"
+        ) from error
 
 
 def _compare(record: Record, trace: Trace) -> Iterator[Disagreement]:
