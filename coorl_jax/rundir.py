@@ -62,7 +62,7 @@ class RunDirectory:
 
 def new_path(name: str) -> Path:
     """Return the path of a new run directory, `runs/<date and time>_<name>`, that is not there."""
-    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    stamp = _now()
     path, copies = _ROOT / f"{stamp}_{name}", 1
     while path.exists():
         copies += 1
@@ -150,3 +150,7 @@ def open_run(path: Path, settings: config_lib.Settings) -> RunDirectory:
         lock.close()
         raise
     return RunDirectory(path, lock)
+
+
+def _now() -> str:
+    return datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")

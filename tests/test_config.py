@@ -1,0 +1,175 @@
+"""Settings: what is accepted, and the sentence that refuses everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from configs import default, kuhn
+from coorl_jax import config
+
+PRESETS = ("smoke", "cpu", "gpu", "large", "predecessor")
+
+
+def settings(preset: str = "cpu") -> config.Settings:
+    return config.from_config_dict(default.get_config(preset))
+
+
+def with_value(field: str, value: object) -> dict:
+    values = config.to_dict(settings())
+    section, _, name = field.rpartition(".")
+    (values[section] if section else values)[name] = value
+    return values
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_valid_and_recorded(preset):
+    assert settings(preset).preset == preset
+
+
+def test_kuhn_is_valid():
+    made = config.from_config_dict(kuhn.get_config())
+    assert made.game == config.GameSettings("kuhn_poker", ())
+
+
+def test_bare_default_chooses_by_device():
+    assert config.from_config_dict(default.get_config()).preset == "cpu"
+
+
+def test_predecessor_has_the_predecessors_workload():
+    made = settings("predecessor")
+    network, memory = made.network, made.memory
+    assert (network.kind, network.width, network.depth) == ("mlp", 512, 3)
+    assert (network.layer_norm, network.residual) == (False, False)
+    assert (made.traversal.scheme, made.traversal.traversals) == ("outcome", 280)
+    assert memory.advantage_capacity == memory.strategy_capacity == 2_000_000
+    for fit in (made.advantage, made.strategy):
+        assert (fit.updates, fit.batch_size, fit.weighting) == (512, 1024, "linear")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_survives_json(preset):
+    made = settings(preset)
+    assert config.from_dict(json.loads(json.dumps(config.to_dict(made)))) == made
+
+
+def test_is_hashable_and_frozen():
+    made = settings()
+    assert hash(made) == hash(settings())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.seed = 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("traversal.lanes", 0, "must be an integer from 1 to 2147483647, in digits; e.g. 4096"),
+        ("traversal.lanes", 1e6, "must be an integer from 1"),
+        ("traversal.lanes", True, "must be an integer from 1"),
+        ("memory.advantage_capacity", -5, "must be an integer from 1"),
+        ("memory.strategy_capacity", 2**31, "must be an integer from 1"),
+        ("memory.target_dtype", "int8", "must be one of bfloat16, float16, float32"),
+        ("seed", -1, "must be an integer from 0"),
+        ("evaluation.every", -1, "must be an integer from 0"),
+        ("traversal.exploration", 1.5, "must be a number from 0 to 1; e.g. 0.1"),
+        ("traversal.exploration", float("nan"), "must be a number from 0 to 1"),
+        ("advantage.learning_rate", 0.0, "must be a finite number above 0"),
+        ("advantage.learning_rate", float("inf"), "must be a finite number above 0"),
+        ("utility_scale", "fifty", "must be a finite number above 0; e.g. 50"),
+        ("network.kind", "transformer", "must be one of cards, mlp"),
+        ("network.residual", 1, "must be True or False"),
+        ("name", "a/b", "must be a word"),
+        ("name", "", "must be a word"),
+        ("evaluation.opponents", (), "must be a non-empty tuple"),
+        ("evaluation.opponents", ("random", "random"), "must be a non-empty tuple of different"),
+        ("evaluation.opponents", "random", "must be a tuple of names"),
+        ("evaluation.policies", ("best",), "must be one of current, average"),
+        ("game.name", 3, "must be a word"),
+        ("game.colors", [5], "must be a number or a word"),
+        ("network", 3, "must be a section"),
+    ],
+)
+def test_refuses_bad_values(field, value, rule):
+    with pytest.raises(config.ConfigError) as error:
+        config.from_dict(with_value(field, value))
+    assert f"config.{field}={value!r}: {rule}" in str(error.value)
+
+
+def test_outcome_sampling_needs_exploration():
+    values = with_value("traversal.scheme", "outcome")
+    values["traversal"]["exploration"] = 0.0
+    with pytest.raises(
+        config.ConfigError, match=r"config.traversal.exploration=0.0: must be above"
+    ):
+        config.from_dict(values)
+
+
+def test_unknown_fields_are_named_with_the_closest_known_one():
+    with pytest.raises(
+        config.ConfigError, match=r"lane=3: .*did you mean config.traversal.lanes\?"
+    ):
+        config.from_dict(with_value("traversal.lane", 3))
+    with pytest.raises(config.ConfigError, match=r"config.lanes: .* config.traversal.lanes\?"):
+        config.check_field("lanes")
+    with pytest.raises(config.ConfigError, match=r"config.network: .* config.network.kind\?"):
+        config.check_field("network")
+    config.check_field("network.width")
+    config.check_field("game.any_rule")
+
+
+def test_missing_fields_are_named():
+    values = config.to_dict(settings())
+    del values["memory"]["target_dtype"]
+    with pytest.raises(config.ConfigError, match=r"config\.memory\.target_dtype: missing"):
+        config.from_dict(values)
+    del values["memory"]
+    with pytest.raises(config.ConfigError, match=r"config\.memory: missing"):
+        config.from_dict(values)
+
+
+def test_integers_serve_as_reals_and_lists_and_commas_as_tuples():
+    assert config.from_dict(with_value("utility_scale", 20)).utility_scale == 20.0
+    for value in (["random", "discard_only"], ("random, discard_only",)):
+        made = config.from_dict(with_value("evaluation.opponents", value))
+        assert made.evaluation.opponents == ("random", "discard_only")
+
+
+def test_override_changes_fields_of_any_level():
+    made = config.override(settings(), {"seed": 3, "traversal.lanes": 7, "game.colors": 3})
+    assert (made.seed, made.traversal.lanes, dict(made.game.rules)["colors"]) == (3, 7, 3)
+    with pytest.raises(config.ConfigError, match=r"config\.traversal\.lanes=0"):
+        config.override(settings(), {"traversal.lanes": 0})
+
+
+def test_differences_name_fields_with_both_values():
+    saved = settings()
+    assert config.differences(saved, saved) == {}
+    new = config.override(saved, {"iterations": 7, "network.width": 128, "game.colors": 4})
+    assert config.differences(saved, new) == {
+        "iterations": (200, 7),
+        "network.width": (64, 128),
+        "game.colors": (5, 4),
+    }
+    kuhn_settings = config.from_config_dict(kuhn.get_config())
+    assert config.differences(saved, kuhn_settings)["game.colors"] == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed"),
+    [
+        ("iterations", True),
+        ("evaluation.pairs", True),
+        ("checkpoint.keep", True),
+        ("log.tensorboard", True),
+        ("name", True),
+        ("preset", True),
+        ("seed", False),
+        ("game.name", False),
+        ("traversal.lanes", False),
+        ("strategy.every", False),
+    ],
+)
+def test_what_may_change_on_resume(field, allowed):
+    assert config.may_change(field) is allowed
