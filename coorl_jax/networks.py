@@ -7,7 +7,7 @@ an advantage in units of the utility scale, or a logit: what it means is up to t
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -39,7 +39,7 @@ class NetworkSpec:
       ValueError: for an unknown kind, or a width or depth that is too small.
     """
 
-    kind: Literal["mlp", "cards"]
+    kind: str  # "mlp" or "cards"
     width: int
     depth: int
     layer_norm: bool = False

@@ -1,0 +1,162 @@
+"""Measure how strong an agent is.
+
+    python -m coorl_jax.evaluate --checkpoint=runs/my-run
+
+Plays deals against fixed opponents, each deal twice with seats swapped, and prints points per
+round and win rate with standard errors: for the policy of the current iteration and for the
+average policy, which is the one that learns towards equilibrium.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+from absl import flags
+
+from coorl_jax import agents, checkpoint, commandline, runtime
+from coorl_jax import config as config_lib
+from coorl_jax import policy as policy_lib
+from coorl_jax.evaluation import suite
+from coorl_jax.evaluation.match import MatchResult
+from coorl_jax.games.game import Game
+from coorl_jax.games.lost_cities import LostCities, records
+
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "run directory, or one of its policies, e.g. runs/my-run/policies/20"
+)
+_PAIRS = flags.DEFINE_integer("pairs", 2000, "deals per match, each played twice")
+_OPPONENTS = flags.DEFINE_list("opponents", None, "opponents; if not given, all there are")
+_POLICIES = flags.DEFINE_list("policies", ["current", "average"], "policies of the agent")
+_SEED = flags.DEFINE_integer("seed", 0, "seed of decks and action noise")
+_JSON = flags.DEFINE_boolean("json", False, "print one JSON object a match")
+_RECORD = flags.DEFINE_string(
+    "record", None, "file to write all rounds to, in the order of the table; e.g. games.jsonl.gz"
+)
+
+
+def main(argv: list[str]) -> None:
+    """Evaluate by the flags."""
+    del argv
+    if _CHECKPOINT.value is None:
+        raise ValueError(
+            "--checkpoint: must be given, a run directory or one of its policies; "
+            "e.g. --checkpoint=runs/my-run"
+        )
+    if _PAIRS.value < 2:
+        raise ValueError(
+            f"--pairs={_PAIRS.value}: must be at least 2 for a standard error; e.g. 2000"
+        )
+    if not 0 <= _SEED.value < 2**32:
+        raise ValueError(f"--seed={_SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
+    runtime.configure()
+    game, policies = load(Path(_CHECKPOINT.value))
+    for name in _POLICIES.value:
+        if name not in policies:
+            raise ValueError(
+                f"--policies={name}: must be among {', '.join(policies)}; e.g. average"
+            )
+    opponents = agents.names(game) if _OPPONENTS.value is None else _OPPONENTS.value
+    record = None if _RECORD.value is None else Path(_RECORD.value)
+    if record is not None:
+        _check_record(record, game)
+
+    results = suite.matches(
+        game,
+        {name: policies[name] for name in _POLICIES.value},
+        opponents,
+        _PAIRS.value,
+        _SEED.value,
+        record=record is not None,
+    )
+    rows, played = [], []
+    for row, result in results:
+        rows.append(row)
+        played.append(result)
+        if _JSON.value:
+            print(json.dumps(row), flush=True)
+    if not _JSON.value:
+        _print_table(rows)
+    if record is not None and isinstance(game, LostCities):
+        write_rounds(record, game, played)
+
+
+def load(path: Path) -> tuple[Game, dict[str, policy_lib.NetworkPolicy]]:
+    """Load the policies of a run, without its trainer.
+
+    Args:
+      path: run directory, or one of its policies.
+
+    Returns:
+      The game they play, and the policies by name.
+
+    Raises:
+      ValueError: where there are none that are whole.
+    """
+    restored = checkpoint.restore_policies(path, report=lambda text: print(text, file=sys.stderr))
+    settings = config_lib.from_dict(restored.extra["config"])
+    runtime.configure(settings.matmul_precision)
+    network = policy_lib.make_network(settings)
+    return network.game, policy_lib.make_policies(settings, network, restored.tree)
+
+
+def write_rounds(path: Path, game: LostCities, played: Sequence[MatchResult]) -> None:
+    """Write the rounds of matches, one after the other, both rounds of a deal together.
+
+    Args:
+      path: the file, gzipped if its name ends in .gz.
+      game: the rules.
+      played: recorded matches.
+    """
+    records.write_games(
+        path,
+        game,
+        decks=np.concatenate([np.repeat(match.starts.deck, 2, axis=0) for match in played]),
+        actions=np.concatenate([np.concatenate(match.actions) for match in played]),
+        lengths=np.concatenate([np.ravel(match.decisions) for match in played]),
+    )
+
+
+def _check_record(path: Path, game: Game) -> None:
+    """Refuse a file for records before anything is played."""
+    if not isinstance(game, LostCities):
+        raise ValueError(
+            f"--record={path}: must not be given for {game.name}; only lost_cities has records"
+        )
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(
+            f"--record={path}: must be a file in an existing directory; e.g. games.jsonl.gz"
+        )
+
+
+def _print_table(rows: Iterable[dict[str, Any]]) -> None:
+    """Print the matches, with lines and colours on a terminal only."""
+    console = rich.console.Console(width=None if sys.stdout.isatty() else 120)
+    box = rich.box.SIMPLE if console.is_terminal else None
+    table = rich.table.Table(box=box, padding=(0, 2, 0, 0))
+    table.add_column("policy")
+    table.add_column("opponent")
+    for heading in ("rounds", "points per round", "wins %", "draws %", "decisions"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["policy"],
+            row["opponent"],
+            str(row["rounds"]),
+            f"{row['points_per_round']:+.2f} +- {row['points_per_round_se']:.2f}",
+            f"{100 * row['win_rate']:.1f} +- {100 * row['win_rate_se']:.1f}",
+            f"{100 * row['draw_rate']:.1f}",
+            f"{row['decisions_per_round']:.1f}",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    commandline.run(main)

@@ -1,0 +1,81 @@
+"""Every policy against every opponent, as rows of numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from coorl_jax import agents
+from coorl_jax.evaluation.match import MatchResult, play
+from coorl_jax.games.game import Game
+from coorl_jax.policy import Policy
+
+# Stream of random numbers below the seed; training uses another one (cfr/iteration.py).
+_EVALUATION = 1
+
+
+def evaluate(
+    game: Game,
+    policies: Mapping[str, Policy],
+    opponents: Iterable[str],
+    pairs: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Play every policy against every opponent; see `matches`.
+
+    Returns:
+      One row a match: `policy`, `opponent`, `rounds`, `points_per_round`, `points_per_round_se`,
+      `win_rate`, `win_rate_se`, `draw_rate`, `decisions_per_round`, `elapsed_seconds`.
+    """
+    return [row for row, _ in matches(game, policies, opponents, pairs, seed)]
+
+
+def matches(
+    game: Game,
+    policies: Mapping[str, Policy],
+    opponents: Iterable[str],
+    pairs: int,
+    seed: int,
+    *,
+    record: bool = False,
+) -> Iterator[tuple[dict[str, Any], MatchResult]]:
+    """Play every policy against every opponent, all on the same decks.
+
+    Args:
+      game: the rules.
+      policies: by name.
+      opponents: names of agents.
+      pairs: deals per match, each played twice with seats swapped.
+      seed: of decks and action noise, which are never those of training.
+      record: whether the results keep decks and actions.
+
+    Yields:
+      A row, as `evaluate` gives them, and the match itself.
+
+    Raises:
+      ValueError: for an opponent that is unknown or does not play this game, before any match.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), _EVALUATION)
+    agents_by_name = {name: agents.make(name, game) for name in opponents}
+    for policy_name, policy in policies.items():
+        for opponent_name, opponent in agents_by_name.items():
+            started = time.perf_counter()
+            result = play(game, policy, opponent, pairs, key, record=record)
+            points, points_error = result.points_per_round
+            wins, wins_error = result.win_rate
+            row = {
+                "policy": policy_name,
+                "opponent": opponent_name,
+                "rounds": result.rounds,
+                "points_per_round": points,
+                "points_per_round_se": points_error,
+                "win_rate": wins,
+                "win_rate_se": wins_error,
+                "draw_rate": result.draw_rate,
+                "decisions_per_round": result.decisions_per_round,
+                "elapsed_seconds": time.perf_counter() - started,
+            }
+            yield row, result

@@ -1,0 +1,51 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coorl_jax import agents
+from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.games.lost_cities import LostCities
+
+GAME = LostCities(colors=2, ranks=4, wagers=1, hand_size=3, max_discard_draws=2)
+
+
+def test_random_is_uniform_over_legal_actions():
+    legal = jnp.array([[True, False, True, True], [False, True, False, False], [False] * 4])
+    probabilities = agents.make("random", GAME).action_probabilities(
+        jnp.zeros((3, GAME.packed_size), jnp.uint8), legal
+    )
+    third = np.float32(1) / 3
+    np.testing.assert_allclose(probabilities, [[third, 0, third, third], [0, 1, 0, 0], [0] * 4])
+
+
+def test_discard_only_plays_a_whole_round_without_an_expedition():
+    agent = agents.make("discard_only", GAME)
+    state = GAME.init(jax.random.key(0))
+    actions = []
+    while not GAME.is_terminal(state):
+        legal = GAME.legal_actions(state)
+        packed = GAME.information_state(state, GAME.player(state))
+        probabilities = agent.action_probabilities(packed[None], legal[None])[0]
+        (action,) = np.flatnonzero(probabilities)
+        assert probabilities[action] == 1
+        assert legal[action]
+        actions.append(int(action))
+        state = GAME.step(state, jnp.int32(action))
+    assert actions == [1, 6] * 4  # 10 cards, 6 of them dealt; discards slot 0, draws the deck
+    assert GAME.returns(state).tolist() == [0, 0]
+
+
+def test_names_are_those_that_play_the_game():
+    assert agents.names(KuhnPoker()) == ("random",)
+    assert agents.names(GAME) == ("random", "discard_only")
+    for game in (KuhnPoker(), GAME):
+        for name in agents.names(game):
+            agents.make(name, game)
+
+
+def test_unknown_and_unfit_opponents_are_named():
+    with pytest.raises(ValueError, match=r"^opponent 'bob': must be one of random, discard_only;"):
+        agents.make("bob", GAME)
+    with pytest.raises(ValueError, match=r"^opponent 'discard_only': plays lost_cities only, not"):
+        agents.make("discard_only", KuhnPoker())

@@ -1,0 +1,136 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from configs import default, kuhn
+from coorl_jax import config, evaluate, runtime
+from coorl_jax.checkpoint import CheckpointStore
+from coorl_jax.games.lost_cities import records
+from coorl_jax.policy import make_network
+
+FIELDS = {
+    "policy", "opponent", "rounds", "points_per_round", "points_per_round_se", "win_rate",
+    "win_rate_se", "draw_rate", "decisions_per_round", "elapsed_seconds",
+}  # fmt: skip
+
+
+def write_run(path, settings):
+    """Write policies with new parameters, as a trainer does after iterations 1 and 2."""
+    init = jax.jit(make_network(settings).init)
+    with CheckpointStore(path / "policies") as store:
+        for iteration in (1, 2):
+            keys = jax.random.split(jax.random.key(iteration), 2)
+            parameters = {"current": (init(keys[0]),), "average": (init(keys[1]),)}
+            store.save(iteration, parameters, {"config": config.to_dict(settings)})
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    values = default.get_config("smoke")
+    values.game.update(colors=2, ranks=4, wagers=1, hand_size=3, max_discard_draws=3)
+    values.network.update(width=8, depth=2)
+    values.matmul_precision = "highest"
+    return write_run(tmp_path_factory.mktemp("lost"), config.from_config_dict(values))
+
+
+@pytest.fixture(scope="module")
+def kuhn_run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("kuhn"), config.from_config_dict(kuhn.get_config()))
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run the command in this process and return what it prints."""
+    monkeypatch.setattr(runtime, "configure", lambda *args: None)
+
+    def call(*arguments):
+        with flagsaver.flagsaver():
+            flags.FLAGS(["evaluate", "--pairs=4", *map(str, arguments)])
+            evaluate.main([])
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_real_command_writes_records_that_agree_with_the_engine(run, tmp_path):
+    record = tmp_path / "games.jsonl.gz"
+    result = subprocess.run(
+        [
+            sys.executable, "-m", "coorl_jax.evaluate", f"--checkpoint={run}", "--json",
+            "--pairs=3", f"--record={record}",
+        ],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", runtime.CACHE_VARIABLE: "off"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["policy"], row["opponent"]) for row in rows] == [
+        ("current", "random"),
+        ("current", "discard_only"),
+        ("average", "random"),
+        ("average", "discard_only"),
+    ]
+    assert all(set(row) == FIELDS and row["rounds"] == 6 for row in rows)
+    games = list(records.read_records(record))
+    assert len(games) == 4 * 6
+    assert games[0].deck == games[1].deck != games[2].deck
+    assert list(records.replay(games)) == []
+    # The recorded scores are those of the table.
+    with gzip.open(record, "rt") as file:
+        scores = [json.loads(line)["scores"] for line in file]
+    points = [(mine - theirs) * (1 - 2 * (n % 2)) for n, (mine, theirs) in enumerate(scores[:6])]
+    assert rows[0]["points_per_round"] == pytest.approx(sum(points) / 6)
+
+
+def test_table_is_plain_text_when_piped(command, run):
+    out = command(f"--checkpoint={run}", "--opponents=random", "--policies=average")
+    heading, row = out.strip().splitlines()
+    assert heading.split() == [
+        "policy", "opponent", "rounds", "points", "per", "round", "wins", "%", "draws", "%",
+        "decisions",
+    ]  # fmt: skip
+    assert row.split()[:3] == ["average", "random", "8"]
+    assert out.isascii()
+
+
+def test_one_step_or_the_latest(command, run):
+    latest, second, first = (
+        json.loads(command(f"--checkpoint={path}", "--json", "--opponents=random",
+                           "--policies=current", "--pairs=20"))
+        for path in (run, run / "policies" / "2", run / "policies" / "1")
+    )  # fmt: skip
+    assert latest["points_per_round"] == second["points_per_round"] != first["points_per_round"]
+
+
+def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
+    rows = [json.loads(line) for line in command(f"--checkpoint={kuhn_run}", "--json").splitlines()]
+    assert [row["opponent"] for row in rows] == ["random", "random"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "--checkpoint: must be given, a run directory"),
+        (["--checkpoint=nowhere"], "nowhere: must be a run directory or one of its policies"),
+        (["--checkpoint={run}/policies/7"], "policies/7"),
+        (["--checkpoint={run}", "--pairs=1"], "--pairs=1: must be at least 2"),
+        (["--checkpoint={run}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
+        (["--checkpoint={run}", "--opponents=bob"], "opponent 'bob': must be one of random, disc"),
+        (["--checkpoint={run}", "--policies=best"], "--policies=best: must be among current, av"),
+        (["--checkpoint={run}", "--record=no/where.gz"], "--record=no/where.gz: must be a file in"),
+        (["--checkpoint={kuhn}", "--record=games"], "--record=games: must not be given for kuhn"),
+        (["--checkpoint={kuhn}", "--opponents=discard_only"], "plays lost_cities only, not kuhn"),
+    ],
+)
+def test_mistakes_are_one_sentence(command, run, kuhn_run, arguments, sentence):
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+        command(*(argument.format(run=run, kuhn=kuhn_run) for argument in arguments))
+    assert sentence in str(error.value)

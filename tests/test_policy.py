@@ -1,0 +1,87 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import kuhn
+from coorl_jax import config
+from coorl_jax.cfr.regret_matching import regret_matching
+from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.networks import Network, NetworkSpec
+from coorl_jax.policy import NetworkPolicy, PolicySpec, make_network, make_policies
+
+GAME = KuhnPoker()
+NETWORK = Network(GAME, NetworkSpec("mlp", width=8, depth=1))
+PARAMS = tuple(NETWORK.init(jax.random.key(seed)) for seed in (0, 1))
+# Own card, history, seat.
+PACKED = jnp.array([[0, 0, 0], [1, 1, 1], [2, 2, 1], [2, 4, 0]], jnp.uint8)
+LEGAL = jnp.array([[True, True], [True, True], [False, True], [False, False]])
+
+
+def test_advantage_policy_is_regret_matching_on_the_network():
+    outputs = NETWORK.apply(PARAMS[0], PACKED)
+    for fallback in ("argmax", "uniform"):
+        policy = NetworkPolicy(NETWORK, PolicySpec("advantage", fallback), PARAMS[:1])
+        np.testing.assert_allclose(
+            policy.action_probabilities(PACKED, LEGAL), regret_matching(outputs, LEGAL, fallback)[0]
+        )
+
+
+def test_strategy_policy_is_a_softmax_over_legal_actions():
+    outputs = np.asarray(NETWORK.apply(PARAMS[0], PACKED))
+    policy = NetworkPolicy(NETWORK, PolicySpec("strategy"), PARAMS[:1])
+    probabilities = policy.action_probabilities(PACKED, LEGAL)
+    expected = np.exp(outputs[:2]) / np.exp(outputs[:2]).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(probabilities[:2], expected, rtol=1e-5)
+    assert probabilities[2:].tolist() == [[0, 1], [0, 0]]
+
+
+def test_each_seat_has_its_own_parameters():
+    spec = PolicySpec("strategy")
+    both = NetworkPolicy(NETWORK, spec, PARAMS).action_probabilities(PACKED, LEGAL)
+    for row, seat in enumerate((0, 1)):
+        own = NetworkPolicy(NETWORK, spec, (PARAMS[seat],))
+        np.testing.assert_allclose(both[row], own.action_probabilities(PACKED, LEGAL)[row])
+        other = NetworkPolicy(NETWORK, spec, (PARAMS[1 - seat],))
+        assert not np.allclose(both[row], other.action_probabilities(PACKED, LEGAL)[row])
+
+
+def test_parameters_are_leaves_and_the_rest_is_static():
+    traces = []
+
+    @jax.jit
+    def probabilities(policy):
+        traces.append(policy.spec.kind)
+        return policy.action_probabilities(PACKED, LEGAL)
+
+    for kind in ("strategy", "advantage"):
+        for params in PARAMS:
+            probabilities(NetworkPolicy(NETWORK, PolicySpec(kind), (params,)))
+    assert traces == ["strategy", "advantage"]
+
+
+def test_policies_of_a_run():
+    settings = config.from_config_dict(kuhn.get_config())
+    network = make_network(settings)
+    assert network.game == GAME
+    assert network.spec.width == settings.network.width
+    policies = make_policies(settings, network, {"average": PARAMS, "current": PARAMS[:1]})
+    assert policies["current"].spec == PolicySpec("advantage", settings.traversal.fallback)
+    assert policies["average"].spec == PolicySpec("strategy")
+    assert policies["average"].params is PARAMS
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("max_discard_draws", None, "config.game.max_discard_draws=None: rounds without"),
+        ("hand_size", 0, "config.game.hand_size=0: must be"),
+    ],
+)
+def test_rules_that_make_no_game_are_named(field, value, sentence):
+    settings = config.from_dict(
+        config.to_dict(config.from_config_dict(kuhn.get_config()))
+        | {"game": {"name": "lost_cities", field: value}}
+    )
+    with pytest.raises(ValueError, match=sentence):
+        make_network(settings)
