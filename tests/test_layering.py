@@ -25,6 +25,7 @@ FLOORS = {
     "cfr.sampling": 3,
     "cfr.lanes": 3,
     "cfr.outbox": 3,
+    "cfr.machine": 3,
     "cfr.traversal": 3,
     "cfr.fit": 3,
     "cfr.iteration": 4,

@@ -21,12 +21,12 @@ from coorl_jax.games.game import Game
 class Outbox(NamedTuple):
     """Samples in order of arrival."""
 
-    rows: Sample  # leaves [capacity, ...], targets float32; meaningful below `count`
-    count: jax.Array  # int32
+    rows: Sample  # leaves [capacity, ...], targets float32; meaningful below `filled`
+    filled: jax.Array  # int32
 
     def has_room(self, samples_given: int) -> jax.Array:
         """Return bool, whether that many more samples fit."""
-        return self.count <= self.rows.iteration.shape[0] - samples_given
+        return self.filled <= self.rows.iteration.shape[0] - samples_given
 
 
 def create(game: Game, capacity: int) -> Outbox:
@@ -58,7 +58,7 @@ def append(
       The outbox afterwards.
     """
     capacity = outbox.rows.iteration.shape[0]
-    position = outbox.count + jnp.cumsum(gives, dtype=jnp.int32) - 1
+    position = outbox.filled + jnp.cumsum(gives, dtype=jnp.int32) - 1
     rows = Sample(
         packed=packed,
         legal=samples.pack_legal(legal),
@@ -67,7 +67,7 @@ def append(
     )
     return Outbox(
         rows=scatter(outbox.rows, (select(gives, position, capacity),), rows),
-        count=outbox.count + jnp.sum(gives),
+        filled=outbox.filled + jnp.sum(gives),
     )
 
 
@@ -79,12 +79,12 @@ def flush(
     With a memory for each seat, every sample goes into that of its player.
     """
     capacity = outbox.rows.iteration.shape[0]
-    filled = jnp.arange(capacity, dtype=jnp.int32) < outbox.count
-    emptied = outbox._replace(count=jnp.int32(0))
+    valid = jnp.arange(capacity, dtype=jnp.int32) < outbox.filled
+    emptied = outbox._replace(filled=jnp.int32(0))
     if len(memories) == 1:
-        return emptied, (reservoir.insert(memories[0], outbox.rows, filled, key),)
+        return emptied, (reservoir.insert(memories[0], outbox.rows, valid, key),)
     seat = jax.vmap(game.seat)(outbox.rows.packed)
     return emptied, tuple(
-        reservoir.insert(memory, outbox.rows, filled & (seat == s), jax.random.fold_in(key, s))
+        reservoir.insert(memory, outbox.rows, valid & (seat == s), jax.random.fold_in(key, s))
         for s, memory in enumerate(memories)
     )

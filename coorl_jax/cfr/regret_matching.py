@@ -51,9 +51,15 @@ def regret_matching(
         best = jnp.argmax(jnp.where(legal, advantages, -jnp.inf), axis=-1)
         instead = jax.nn.one_hot(best, legal.shape[-1], dtype=jnp.float32) * any_legal
     else:
-        instead = legal / jnp.maximum(jnp.sum(legal, axis=-1, keepdims=True), 1)
-    sigma = jnp.where(has_positive, matched, instead.astype(jnp.float32))
+        instead = uniform_policy(legal)
+    sigma = jnp.where(has_positive, matched, instead)
     return sigma, (any_legal & ~has_positive)[..., 0]
+
+
+def uniform_policy(legal: jax.Array) -> jax.Array:
+    """Return float32[..., A], every action of bool[..., A] alike; zeros where none is legal."""
+    count = jnp.sum(legal, axis=-1, keepdims=True)
+    return legal.astype(jnp.float32) / jnp.maximum(count, 1).astype(jnp.float32)
 
 
 def sample_action(probabilities: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -47,9 +47,13 @@ class Plan(NamedTuple):
 class Scheme(Protocol):
     """A frozen, hashable object: a static argument of the traversal."""
 
-    strategy_on_every_branch: bool
-    """Whether opponent nodes below every branch give strategy samples, or only those below the
-    branch whose action the traverser would have sampled."""
+    @property
+    def strategy_on_every_branch(self) -> bool:
+        """Whether opponent nodes below every branch give strategy samples.
+
+        If not, only those below the branch whose action the traverser would have sampled do.
+        """
+        ...
 
     def max_records(self, game: Game) -> int:
         """Return D, the recorded nodes that can wait on one path."""

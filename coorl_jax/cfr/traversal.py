@@ -18,9 +18,8 @@ Samples are collected in outboxes, which are emptied into the memories when near
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +32,6 @@ from coorl_jax.cfr.lanes import (
     RETURNING,
     Frame,
     Lanes,
-    Roots,
     Stack,
     compact,
     decision_noise,
@@ -44,77 +42,15 @@ from coorl_jax.cfr.lanes import (
     scatter,
     select,
 )
-from coorl_jax.cfr.outbox import Outbox
-from coorl_jax.cfr.regret_matching import Fallback, regret_matching, sample_action
-from coorl_jax.cfr.reservoir import Reservoir
+from coorl_jax.cfr.machine import Machine, Memories, Program, Statistics, TraversalSpec
+from coorl_jax.cfr.regret_matching import (
+    regret_matching,
+    sample_action,
+    uniform_policy,
+)
 from coorl_jax.cfr.sampling import Scheme
 from coorl_jax.games.game import NUM_PLAYERS, Game, State
 from coorl_jax.networks import Network, apply_per_player
-
-
-@dataclasses.dataclass(frozen=True)
-class TraversalSpec:
-    """The size and shape of the machine; a static argument.
-
-    Attributes:
-      traversals: T, over both players; traversal i has traverser i % 2.
-      lanes: B.
-      pops_per_pass: frames a returning lane may resolve in one pass; changes speed only.
-      fallback: regret matching without a positive advantage, "argmax" or "uniform".
-      utility_scale: points per unit of utility.
-    """
-
-    traversals: int
-    lanes: int
-    pops_per_pass: int
-    fallback: Fallback
-    utility_scale: float
-
-
-class Statistics(NamedTuple):
-    """What one call did; scalars."""
-
-    nodes: jax.Array  # int32, decision points evaluated
-    passes: jax.Array  # int32, network calls
-    fallbacks: jax.Array  # int32, nodes without a positive advantage
-    started: jax.Array  # int32, traversals begun
-    finished: jax.Array  # int32, traversals ended with an empty stack
-    advantage_samples: jax.Array  # int32
-    strategy_samples: jax.Array  # int32
-
-
-class Memories(NamedTuple):
-    """One memory per network: a tuple of one (shared by the seats) or two (one per seat)."""
-
-    advantage: tuple[Reservoir, ...]
-    strategy: tuple[Reservoir, ...]
-
-
-class _Machine(NamedTuple):
-    """The carry of the loop over passes."""
-
-    lanes: Lanes
-    stack: Stack
-    advantage: Outbox
-    strategy: Outbox
-    statistics: Statistics
-
-
-class _Program(NamedTuple):
-    """What stays the same during one call."""
-
-    game: Game
-    network: Network
-    scheme: Scheme
-    spec: TraversalSpec
-    params: tuple[Any, ...]
-    roots: Roots
-    iteration: jax.Array  # int32
-
-    @property
-    def width(self) -> int:
-        """Lanes handled at once where only a few need it: returns and refills."""
-        return max(min(self.spec.lanes, 32), self.spec.lanes // 8)
 
 
 @partial(jax.jit, static_argnames=("game", "network", "scheme", "spec"), donate_argnames="memories")
@@ -148,10 +84,10 @@ def traverse(
     """
     traversal_key, insert_key = jax.random.split(key)
     roots = draw_roots(game, scheme, spec.traversals, traversal_key)
-    program = _Program(game, network, scheme, spec, params, roots, iteration)
+    program = Program(game, network, scheme, spec, params, roots, iteration)
     machine = _start(program)
 
-    def fill_outboxes(machine: _Machine) -> _Machine:
+    def fill_outboxes(machine: Machine) -> Machine:
         return jax.lax.while_loop(
             lambda m: _has_work(program, m) & _has_room(program, m),
             lambda m: _pass(program, m),
@@ -159,8 +95,8 @@ def traverse(
         )
 
     def fill_and_flush(
-        carry: tuple[_Machine, Memories, jax.Array],
-    ) -> tuple[_Machine, Memories, jax.Array]:
+        carry: tuple[Machine, Memories, jax.Array],
+    ) -> tuple[Machine, Memories, jax.Array]:
         machine, memories, flushes = carry
         machine = fill_outboxes(machine)
         keys = jax.random.split(jax.random.fold_in(insert_key, flushes))
@@ -179,7 +115,7 @@ def traverse(
     return memories, machine.statistics
 
 
-def _start(program: _Program) -> _Machine:
+def _start(program: Program) -> Machine:
     """Return the machine with the first traversals in its lanes."""
     game, spec = program.game, program.spec
     lanes, traversals = spec.lanes, spec.traversals
@@ -190,7 +126,7 @@ def _start(program: _Program) -> _Machine:
     started = min(lanes, traversals)
     zero = jnp.int32(0)
     advantage_room, strategy_room = _room_per_pass(program)
-    return _Machine(
+    return Machine(
         lanes=Lanes(
             state=state,
             status=jnp.where(index < traversals, DECIDING, IDLE),
@@ -217,26 +153,26 @@ def _start(program: _Program) -> _Machine:
     )
 
 
-def _has_work(program: _Program, machine: _Machine) -> jax.Array:
+def _has_work(program: Program, machine: Machine) -> jax.Array:
     waiting = machine.statistics.started < program.spec.traversals
     return waiting | jnp.any(machine.lanes.status != IDLE)
 
 
-def _room_per_pass(program: _Program) -> tuple[int, int]:
+def _room_per_pass(program: Program) -> tuple[int, int]:
     """Return the most advantage and strategy samples that one pass can give."""
     return program.width * program.spec.pops_per_pass, program.spec.lanes
 
 
-def _has_room(program: _Program, machine: _Machine) -> jax.Array:
+def _has_room(program: Program, machine: Machine) -> jax.Array:
     advantage_room, strategy_room = _room_per_pass(program)
     return machine.advantage.has_room(advantage_room) & machine.strategy.has_room(strategy_room)
 
 
-def _pass(program: _Program, machine: _Machine) -> _Machine:
+def _pass(program: Program, machine: Machine) -> Machine:
     """Evaluate all lanes once, move each one decision on, resolve returns, refill."""
     machine = _decide(program, machine)
 
-    def resolves(carry: tuple[jax.Array, _Machine]) -> jax.Array:
+    def resolves(carry: tuple[jax.Array, Machine]) -> jax.Array:
         pops, m = carry
         returning = (m.lanes.status == RETURNING) & (m.lanes.height > 0)
         return (pops < program.spec.pops_per_pass) & jnp.any(returning)
@@ -247,7 +183,7 @@ def _pass(program: _Program, machine: _Machine) -> _Machine:
     return _refill(program, machine)
 
 
-def _decide(program: _Program, machine: _Machine) -> _Machine:
+def _decide(program: Program, machine: Machine) -> Machine:
     """Evaluate the nodes of all lanes, record those of the traverser, and take one action."""
     game, spec, lanes = program.game, program.spec, machine.lanes
     state, count = lanes.state, spec.lanes
@@ -325,7 +261,7 @@ def _decide(program: _Program, machine: _Machine) -> _Machine:
     )
 
 
-def _pop(program: _Program, machine: _Machine) -> _Machine:
+def _pop(program: Program, machine: Machine) -> Machine:
     """Hand the returned utility to the top frame, for up to `width` returning lanes.
 
     The frame takes its next pending action, and the lane is DECIDING again or returns at once
@@ -390,7 +326,7 @@ def _pop(program: _Program, machine: _Machine) -> _Machine:
     )
 
 
-def _refill(program: _Program, machine: _Machine) -> _Machine:
+def _refill(program: Program, machine: Machine) -> Machine:
     """Retire traversals with an empty stack and hand out the next ones from the counter."""
     lanes, statistics = machine.lanes, machine.statistics
     finished = (lanes.status == RETURNING) & (lanes.height == 0)
@@ -422,13 +358,7 @@ def _refill(program: _Program, machine: _Machine) -> _Machine:
     )
 
 
-def uniform_policy(legal: jax.Array) -> jax.Array:
-    """Return float32[..., A], every legal action alike."""
-    count = jnp.sum(legal, axis=-1, keepdims=True)
-    return legal.astype(jnp.float32) / jnp.maximum(count, 1).astype(jnp.float32)
-
-
-def _utility(program: _Program, state: State, traverser: jax.Array) -> jax.Array:
+def _utility(program: Program, state: State, traverser: jax.Array) -> jax.Array:
     """Return float32[B], the traversers' returns in units of the utility scale."""
     returns = jax.vmap(program.game.returns)(state)
     return pick(returns, traverser) / program.spec.utility_scale

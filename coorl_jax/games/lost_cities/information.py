@@ -131,7 +131,7 @@ class _Expedition(NamedTuple):
     """Figures of one player's expeditions, all float32[C] but `cards`."""
 
     cards: jax.Array  # bool[C, K]
-    count: jax.Array
+    num_cards: jax.Array
     total: jax.Array  # sum of faces
     wagers: jax.Array
     highest: jax.Array  # kind of the highest number, 0 for none
@@ -153,18 +153,18 @@ def _faces(game: LostCities) -> np.ndarray:
 def _expedition(game: LostCities, cards: jax.Array) -> _Expedition:
     faces, kinds = _faces(game), _kinds(game)
     held = cards.astype(jnp.float32)
-    count = jnp.sum(held, axis=1)
+    num_cards = jnp.sum(held, axis=1)
     total = jnp.sum(held * faces, axis=1)
     wagers = jnp.sum(held[:, : game.wagers], axis=1)
-    bonus = jnp.where(count >= game.bonus_threshold, float(game.bonus_amount), 0.0)
+    bonus = jnp.where(num_cards >= game.bonus_threshold, float(game.bonus_amount), 0.0)
     score = (total + game.expedition_penalty) * (1 + wagers) + bonus
     return _Expedition(
         cards=cards,
-        count=count,
+        num_cards=num_cards,
         total=total,
         wagers=wagers,
         highest=jnp.max(held * kinds, axis=1),
-        score=jnp.where(count > 0, score, 0.0),
+        score=jnp.where(num_cards > 0, score, 0.0),
     )
 
 
@@ -238,10 +238,10 @@ def card_view(game: LostCities, packed: jax.Array) -> CardView:
         column
         for side in (mine, theirs)
         for column in (
-            side.count / 8,
+            side.num_cards / 8,
             side.total / 40,
             side.wagers / 3,
-            (side.count > 0).astype(jnp.float32),
+            (side.num_cards > 0).astype(jnp.float32),
             side.score / 50,
             side.highest / 9,
         )

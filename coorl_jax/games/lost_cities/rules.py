@@ -13,6 +13,7 @@ a step cheap when thousands of rounds advance together.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 
 from coorl_jax.games.game import CardView
 from coorl_jax.games.lost_cities import information
+from coorl_jax.games.lost_cities.hands import insert_sorted, pick, remove_slot
 
 # Where a card is: values of State.location. For a player p (0 or 1) the codes are HAND + p and so
 # on; a card in a discard pile is DISCARD + height, the bottom card having height 0.
@@ -203,7 +205,7 @@ class LostCities:
 
         # Card phase: the card of a slot goes to its expedition or its pile.
         slot = action // 2
-        slot_card = _pick(hand, slot)
+        slot_card = pick(hand, slot)
         discards = action % 2 == 1
 
         # Draw phase: the next deck card, or the top of a pile.
@@ -211,18 +213,18 @@ class LostCities:
         from_deck = pile < 0
         pile_color = jnp.maximum(pile, 0)
         sizes = self._pile_sizes(location)
-        on_top = (location == (DISCARD - 1 + _pick(sizes, pile_color)).astype(jnp.uint8)) & (
+        on_top = (location == (DISCARD - 1 + pick(sizes, pile_color)).astype(jnp.uint8)) & (
             self._color_of_cards() == pile_color
         )
         top_card = jnp.max(jnp.where(on_top, cards, jnp.uint8(0)))
-        deck_card = _pick(state.deck, self.num_cards - state.deck_left)
+        deck_card = pick(state.deck, self.num_cards - state.deck_left)
         drawn_card = jnp.where(from_deck, deck_card, top_card)
 
         card = jnp.where(draws, drawn_card, slot_card)
         color = (card // self.suit_size).astype(jnp.int32)
         seat = state.mover.astype(jnp.uint8)
         left_to = jnp.where(
-            discards, DISCARD + _pick(sizes, color).astype(jnp.uint8), EXPEDITION + seat
+            discards, DISCARD + pick(sizes, color).astype(jnp.uint8), EXPEDITION + seat
         )
         drawn_to = jnp.where(from_deck, HAND + seat, KNOWN + seat)
         moved = cards == card
@@ -234,7 +236,7 @@ class LostCities:
         new_location = jnp.where(moved, jnp.where(draws, drawn_to, left_to), new_location)
 
         new_hand = jnp.where(
-            draws, _insert_sorted(hand, drawn_card), _remove_slot(hand, slot, self.num_cards)
+            draws, insert_sorted(hand, drawn_card), remove_slot(hand, slot, self.num_cards)
         )
         limited = self.max_discard_draws is not None
         new_state = State(
@@ -346,7 +348,7 @@ class LostCities:
                 f"colors={self.colors}: {self.num_cards} cards have too many deals to enumerate "
                 "(at most 8 cards); e.g. colors=2, ranks=2, wagers=0, hand_size=1"
             )
-        decks = _permutations(self.num_cards)
+        decks = np.array([*itertools.permutations(range(self.num_cards))], np.uint8)
         states = jax.vmap(self.from_deck)(jnp.asarray(decks))
         return states, np.full(len(decks), 1.0 / len(decks))
 
@@ -378,35 +380,8 @@ class LostCities:
         color = (card // self.suit_size).astype(jnp.int32)
         same = (k < self.wagers) & (self._color_of_cards() == color)
         is_wager = card % self.suit_size < self.wagers
-        was_known = _pick(location, card) == KNOWN + seat
+        was_known = pick(location, card) == KNOWN + seat
         known = same & (location == KNOWN + seat)
         one_past = np.arange(1, self.num_cards + 1, dtype=np.uint8)
         last = jnp.max(jnp.where(known, one_past, jnp.uint8(0)))
         return (one_past == last) & is_wager & ~was_known
-
-
-def _pick(row: jax.Array, index: jax.Array) -> jax.Array:
-    """Return row[index] as a masked sum: a vector operation, where a gather is a scalar loop."""
-    chosen = np.arange(row.shape[0], dtype=np.int32) == index.astype(jnp.int32)
-    return jnp.sum(jnp.where(chosen, row, jnp.zeros((), row.dtype)), dtype=row.dtype)
-
-
-def _remove_slot(hand: jax.Array, slot: jax.Array, empty: int) -> jax.Array:
-    """Return the ascending hand uint8[H] without one slot, closed up, `empty` at the end."""
-    shifted = jnp.concatenate([hand[1:], jnp.full(1, empty, hand.dtype)])
-    return jnp.where(np.arange(hand.shape[0]) < slot, hand, shifted)
-
-
-def _insert_sorted(hand: jax.Array, card: jax.Array) -> jax.Array:
-    """Return the ascending hand uint8[H] with `card` in place of its one empty slot."""
-    before = jnp.concatenate([jnp.zeros(1, hand.dtype), hand[:-1]])
-    follows = jnp.concatenate([jnp.zeros(1, jnp.bool_), hand[:-1] > card])
-    return jnp.where(hand < card, hand, jnp.where(follows, before, card))
-
-
-def _permutations(n: int) -> np.ndarray:
-    """Return uint8[n!, n], all orders of n cards."""
-    orders = np.zeros((1, 0), np.uint8)
-    for card in range(n):
-        orders = np.concatenate([np.insert(orders, i, card, axis=1) for i in range(card + 1)])
-    return orders

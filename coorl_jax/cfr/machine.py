@@ -1,0 +1,84 @@
+"""The parts of the lockstep machine put together: its sizes, its carry, its counters.
+
+B lanes, T traversals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+
+from coorl_jax.cfr.lanes import Lanes, Roots, Stack
+from coorl_jax.cfr.outbox import Outbox
+from coorl_jax.cfr.regret_matching import Fallback
+from coorl_jax.cfr.reservoir import Reservoir
+from coorl_jax.cfr.sampling import Scheme
+from coorl_jax.games.game import Game
+from coorl_jax.networks import Network
+
+
+@dataclasses.dataclass(frozen=True)
+class TraversalSpec:
+    """The size and shape of the machine; a static argument.
+
+    Attributes:
+      traversals: T, over both players; traversal i has traverser i % 2.
+      lanes: B.
+      pops_per_pass: frames a returning lane may resolve in one pass; changes speed only.
+      fallback: regret matching without a positive advantage, "argmax" or "uniform".
+      utility_scale: points per unit of utility.
+    """
+
+    traversals: int
+    lanes: int
+    pops_per_pass: int
+    fallback: Fallback
+    utility_scale: float
+
+
+class Statistics(NamedTuple):
+    """What one call did; scalars."""
+
+    nodes: jax.Array  # int32, decision points evaluated
+    passes: jax.Array  # int32, network calls
+    fallbacks: jax.Array  # int32, nodes without a positive advantage
+    started: jax.Array  # int32, traversals begun
+    finished: jax.Array  # int32, traversals ended with an empty stack
+    advantage_samples: jax.Array  # int32
+    strategy_samples: jax.Array  # int32
+
+
+class Memories(NamedTuple):
+    """One memory per network: a tuple of one (shared by the seats) or two (one per seat)."""
+
+    advantage: tuple[Reservoir, ...]
+    strategy: tuple[Reservoir, ...]
+
+
+class Machine(NamedTuple):
+    """The carry of the loop over passes."""
+
+    lanes: Lanes
+    stack: Stack
+    advantage: Outbox
+    strategy: Outbox
+    statistics: Statistics
+
+
+class Program(NamedTuple):
+    """What stays the same during one call."""
+
+    game: Game
+    network: Network
+    scheme: Scheme
+    spec: TraversalSpec
+    params: tuple[Any, ...]
+    roots: Roots
+    iteration: jax.Array  # int32
+
+    @property
+    def width(self) -> int:
+        """Lanes handled at once where only a few need it: returns and refills."""
+        return max(min(self.spec.lanes, 32), self.spec.lanes // 8)
