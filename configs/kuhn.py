@@ -35,7 +35,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.advantage.batch_size = 256
     config.strategy.updates = 200
     config.strategy.batch_size = 256
-    config.strategy.every = 5
     config.evaluation.opponents = ("random",)
     config.checkpoint.keep_policies = 10
     return config

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_collections
 import rich.live
 import rich.progress_bar
 import rich.table
@@ -86,6 +87,18 @@ def config_path() -> str | None:
     """Return what --config was given as, e.g. "configs/default.py:smoke"; None when it was not."""
     flag: Any = flags.FLAGS["config"]
     return flag.config_filename if flag.present else None
+
+
+def config_settings() -> config_lib.Settings:
+    """Return the settings that --config and its overrides make.
+
+    Raises:
+      ValueError: when they make none.
+    """
+    config = flags.FLAGS.config
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise ValueError(f"--config={config_path()}: must return a ConfigDict, not {config!r}")
+    return config_lib.from_config_dict(config)
 
 
 def config_overrides() -> dict[str, Any]:
@@ -245,11 +258,11 @@ class LiveProgress(Progress):
     def __init__(self, iterations: int) -> None:
         """Args: iterations: how many the run has in all."""
         super().__init__(iterations)
-        self._live = rich.live.Live(get_renderable=self._panel, refresh_per_second=2)
         self._done = 0
         self._stage, self._stage_start = "starting", time.monotonic()
         self._rows: dict[str, str] = {}
         self._evaluation: list[str] = []
+        self._live = rich.live.Live(get_renderable=self._panel, refresh_per_second=2)
 
     def __enter__(self) -> Progress:
         self._live.start()

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     if saved is not None and commandline.config_path() is None:
         settings = config_lib.override(saved, commandline.config_overrides())
     else:
-        settings = config_lib.from_config_dict(flags.FLAGS.config)
+        settings = commandline.config_settings()
         if commandline.config_path() is None:
             print(
                 f"preset {settings.preset}, chosen for the device found; "
@@ -70,8 +70,11 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
     rundir.check_resume(workdir, settings)
     runtime.configure(settings.matmul_precision)
     trainer = Trainer(settings)
-    for opponent in settings.evaluation.opponents:
-        agents.make(opponent, trainer.game)
+    try:
+        for opponent in settings.evaluation.opponents:
+            agents.make(opponent, trainer.game)
+    except ValueError as error:
+        raise ValueError(f"config.evaluation.opponents: {error}") from error
 
     keep = settings.checkpoint
     with (
