@@ -163,6 +163,15 @@ def test_insertion_reuses_the_buffers():
     assert after.rows.unsafe_buffer_pointer() == address
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_insertion_converts_no_store(dtype):
+    # XLA on a CPU scatters into bfloat16 by way of a float32 copy of the whole store.
+    memory = reservoir.create(samples.example(3, 10, dtype), 12_345)
+    batch = reservoir.sample(memory, jax.random.key(0), 4)
+    insert = reservoir.insert.lower(memory, batch, jnp.ones(4, bool), jax.random.key(0)).compile()
+    assert ("f32[12345,10]" in insert.as_text()) == (dtype == jnp.float32)
+
+
 @pytest.mark.parametrize("capacity", [0, -1, 2**31])
 def test_capacity_out_of_range_is_refused(capacity):
     with pytest.raises(ValueError, match=f"capacity={capacity}: must be"):

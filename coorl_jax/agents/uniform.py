@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
+
+from coorl_jax.cfr.regret_matching import uniform_policy
 
 
 @jax.tree_util.register_dataclass
@@ -16,4 +17,4 @@ class Uniform:
     def action_probabilities(self, packed: jax.Array, legal: jax.Array) -> jax.Array:
         """Return float32[B, A] from uint8[B, P], which is not looked at, and bool[B, A]."""
         del packed
-        return legal / jnp.maximum(jnp.sum(legal, axis=-1, keepdims=True), 1)
+        return uniform_policy(legal)
