@@ -24,10 +24,9 @@ from coorl_jax.cfr.fit import FitSpec, Loss, fit, init
 from coorl_jax.cfr.sampling import Branch, External, Outcome, Scheme
 from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
 from coorl_jax.config import AdvantageSettings, Settings, TraversalSettings
-from coorl_jax.games import registry
 from coorl_jax.games.game import NUM_PLAYERS
-from coorl_jax.networks import Network, NetworkSpec, Params
-from coorl_jax.policy import NetworkPolicy, PolicySpec
+from coorl_jax.networks import Params
+from coorl_jax.policy import NetworkPolicy, make_network, make_policies
 
 STAGES = ("traverse", "fit_advantage", "fit_strategy")
 
@@ -62,22 +61,8 @@ class Trainer:
 
     def __init__(self, settings: Settings):
         self.settings = settings
-        try:
-            self.game = registry.make(settings.game.name, dict(settings.game.rules))
-            self.game.max_decisions  # noqa: B018 - refuses rounds that need not end
-        except ValueError as error:
-            raise ValueError(f"config.game.{error}") from None
-        network = settings.network
-        self.network = Network(
-            self.game,
-            NetworkSpec(
-                kind=network.kind,
-                width=network.width,
-                depth=network.depth,
-                layer_norm=network.layer_norm,
-                residual=network.residual,
-            ),
-        )
+        self.network = make_network(settings)
+        self.game = self.network.game
         self._networks = NUM_PLAYERS if network.per_player else 1
         self._scheme = make_scheme(settings.traversal)
         self._traversal = TraversalSpec(
@@ -139,7 +124,7 @@ class Trainer:
           state: its memories are donated; use the returned state afterwards.
 
         Returns:
-          The state after the stage, and the stage's metrics (docs/metrics in docs/design.md).
+          The state after the stage, and the stage's metrics (names in docs/design.md).
         """
         completed, stage = self.position(state)
         key = self._key(completed + 1, stage)
@@ -180,14 +165,7 @@ class Trainer:
 
     def policies(self, state: TrainState) -> dict[str, NetworkPolicy]:
         """Return the policies themselves."""
-        specs = {
-            "current": PolicySpec("advantage", self.settings.traversal.fallback),
-            "average": PolicySpec("strategy"),
-        }
-        return {
-            name: NetworkPolicy(self.network, specs[name], params)
-            for name, params in self.policy_parameters(state).items()
-        }
+        return make_policies(self.settings, self.network, self.policy_parameters(state))
 
     def _key(self, iteration: int, stage: int) -> jax.Array:
         key = jax.random.fold_in(jax.random.key(self.settings.seed), _TRAINING)
