@@ -13,9 +13,8 @@ import fnmatch
 import functools
 import math
 import re
-import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import ml_collections
 
@@ -72,30 +71,18 @@ class _Real:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Boolean:
-    """True or False."""
-
-    example: bool = True
-
-    def parse(self, value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError("must be True or False")
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
 class _Choice:
-    """One of a few words."""
+    """One of a few values, and of its type: 1 is not True."""
 
-    options: tuple[str, ...]
+    options: tuple[Any, ...]
 
     @property
-    def example(self) -> str:
+    def example(self) -> Any:
         return self.options[0]
 
-    def parse(self, value: Any) -> str:
-        if value not in self.options:
-            raise ValueError(f"must be one of {', '.join(self.options)}")
+    def parse(self, value: Any) -> Any:
+        if type(value) is not type(self.example) or value not in self.options:
+            raise ValueError(f"must be one of {', '.join(map(str, self.options))}")
         return value
 
 
@@ -130,7 +117,6 @@ class _Names:
 _GAME_NAME = _Name("lost_cities")
 _OPPONENTS = _Names(_Name("random"), example=("random", "discard_only"))
 _POLICIES = _Names(_Choice(("current", "average")), example=("current", "average"))
-_Flag = Annotated[bool, _Boolean()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,24 +131,24 @@ class GameSettings:
 class NetworkSettings:
     """The shape of the networks; advantage and average policy share it."""
 
-    kind: Annotated[str, _Choice(("cards", "mlp"))]
+    kind: Literal["cards", "mlp"]
     width: Annotated[int, _Integer(1, example=64)]
     depth: Annotated[int, _Integer(1, example=3)]
-    layer_norm: _Flag
-    residual: _Flag
-    per_player: _Flag
+    layer_norm: bool
+    residual: bool
+    per_player: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class TraversalSettings:
     """How regrets are sampled."""
 
-    scheme: Annotated[str, _Choice(("branch", "outcome", "external"))]
+    scheme: Literal["branch", "outcome", "external"]
     traversals: Annotated[int, _Integer(1, example=1024)]
     lanes: Annotated[int, _Integer(1, example=4096)]
     exploration: Annotated[float, _Real(low=0.0, high=1.0, example=0.1)]
     max_branching_nodes: Annotated[int, _Integer(1, example=2)]
-    fallback: Annotated[str, _Choice(("argmax", "uniform"))]
+    fallback: Literal["argmax", "uniform"]
     pops_per_pass: Annotated[int, _Integer(1, example=4)]
 
 
@@ -172,19 +158,19 @@ class MemorySettings:
 
     advantage_capacity: Annotated[int, _Integer(1, example=1_000_000)]
     strategy_capacity: Annotated[int, _Integer(1, example=1_000_000)]
-    target_dtype: Annotated[str, _Choice(("bfloat16", "float16", "float32"))]
+    target_dtype: Literal["bfloat16", "float16", "float32"]
 
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageSettings:
     """How the advantage network is fitted."""
 
-    start: Annotated[str, _Choice(("scratch", "warm"))]
+    start: Literal["scratch", "warm"]
     updates: Annotated[int, _Integer(1, example=500)]
     batch_size: Annotated[int, _Integer(1, example=1024)]
     learning_rate: Annotated[float, _Real(above=0.0, example=1e-3)]
     gradient_clip: Annotated[float, _Real(above=0.0, example=1.0)]
-    weighting: Annotated[str, _Choice(("linear", "uniform"))]
+    weighting: Literal["linear", "uniform"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +203,7 @@ class CheckpointSettings:
 class LogSettings:
     """Where metrics go besides `metrics.jsonl`."""
 
-    tensorboard: _Flag
+    tensorboard: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +215,7 @@ class Settings:
     seed: Annotated[int, _Integer(0, example=0)]
     iterations: Annotated[int, _Integer(1, example=200)]
     utility_scale: Annotated[float, _Real(above=0.0, example=50.0)]
-    matmul_precision: Annotated[str, _Choice(("default", "high", "highest"))]
+    matmul_precision: Literal["default", "high", "highest"]
     game: GameSettings
     network: NetworkSettings
     traversal: TraversalSettings
@@ -338,8 +324,15 @@ def _rules() -> dict[str, _Rule]:
 @functools.cache
 def _fields(section: type) -> dict[str, Any]:
     """Return a section's fields: the class of a nested section, or the `_Rule` of a value."""
-    hints = typing.get_type_hints(section, include_extras=True)
-    return {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
+
+    def kind(hint: Any) -> Any:
+        if get_origin(hint) is Literal:
+            return _Choice(get_args(hint))
+        if get_origin(hint) is Annotated:
+            return hint.__metadata__[0]
+        return _Choice((True, False)) if hint is bool else hint
+
+    return {n: kind(hint) for n, hint in get_type_hints(section, include_extras=True).items()}
 
 
 def _parse_section(section: type, values: Any, path: str) -> Any:

@@ -77,7 +77,10 @@ CONFIG_FILES = {
         ([SMOKE, "--config.traversal.lanes"], ["--config.traversal.lanes", "--name=value"]),
         ([SMOKE, "--config.memory.advantage_capacity=-1"], ["advantage_capacity=-1: must be"]),
         ([SMOKE, "--config.utility_scale=fifty"], ["utility_scale='fifty': must be", "e.g. 50"]),
-        ([SMOKE, "--config.network.residual=perhaps"], ["residual='perhaps': must be True or"]),
+        (
+            [SMOKE, "--config.network.residual=perhaps"],
+            ["residual='perhaps': must be one of True, False"],
+        ),
         ([SMOKE, "--config.network.kind=resnet"], ["kind='resnet': must be one of cards, mlp"]),
         ([SMOKE, "--config.game.colours=3"], ["config.game.colours: ", "no such rule"]),
         ([SMOKE, "--config.game.colors=x"], ["config.game.colors='x': must be an integer"]),

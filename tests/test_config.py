@@ -79,7 +79,7 @@ def test_is_hashable_and_frozen():
         ("advantage.learning_rate", float("inf"), "must be a finite number above 0"),
         ("utility_scale", "fifty", "must be a finite number above 0; e.g. 50"),
         ("network.kind", "transformer", "must be one of cards, mlp"),
-        ("network.residual", 1, "must be True or False"),
+        ("network.residual", 1, "must be one of True, False"),
         ("name", "a/b", "must be a word"),
         ("name", "", "must be a word"),
         ("evaluation.opponents", (), "must be a non-empty tuple"),
