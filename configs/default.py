@@ -127,7 +127,7 @@ def _base() -> ml_collections.ConfigDict:
     strategy.learning_rate = 1e-3
     strategy.gradient_clip = 1.0
     strategy.weighting = "linear"
-    # Iterations between two fits of the average policy.
+    # Iterations between two fits of the average policy (the first iteration is always fitted).
     strategy.every = 1
 
     config.evaluation = evaluation = ml_collections.ConfigDict()

@@ -63,7 +63,7 @@ class Trainer:
         self.settings = settings
         self.network = make_network(settings)
         self.game = self.network.game
-        self._networks = NUM_PLAYERS if network.per_player else 1
+        self._networks = NUM_PLAYERS if settings.network.per_player else 1
         self._scheme = make_scheme(settings.traversal)
         self._traversal = TraversalSpec(
             traversals=NUM_PLAYERS * settings.traversal.traversals,
@@ -141,7 +141,8 @@ class Trainer:
             timer = "advantage_train_seconds"
         else:
             metrics = {}
-            if (completed + 1) % self.settings.strategy.every == 0:
+            # The first is fitted too: all programs are then compiled in the first iteration.
+            if completed == 0 or (completed + 1) % self.settings.strategy.every == 0:
                 strategy, metrics = self._fit(
                     "strategy", state.strategy, state.memories.strategy, key, iteration
                 )
