@@ -1,0 +1,146 @@
+"""The lockstep machine gives what a plain recursion gives, whatever its lanes."""
+
+import plain_traversal as plain
+import pytest
+
+from coorl_jax.cfr.machine import TraversalSpec
+from coorl_jax.cfr.sampling import Branch, External, Outcome
+from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.games.lost_cities import LostCities
+from coorl_jax.networks import Network, NetworkSpec
+
+KUHN = KuhnPoker()
+TINY = LostCities(colors=2, ranks=2, wagers=1, hand_size=1, max_discard_draws=2)
+
+UNBOUNDED = 1000
+EXTERNAL = {n: External(exploration=0.4, max_branching_nodes=n) for n in (0, 1, 2, UNBOUNDED)}
+OUTCOME = Outcome(exploration=0.4)
+BRANCH = Branch(exploration=0.4)
+
+
+def scheme_name(value):
+    if isinstance(value, External):
+        return f"external{value.max_branching_nodes}"
+    return type(value).__name__.lower() if isinstance(value, Outcome | Branch) else None
+
+
+def spec(traversals, lanes, pops_per_pass=2, fallback="argmax"):
+    return TraversalSpec(traversals, lanes, pops_per_pass, fallback, utility_scale=4.0)
+
+
+def check_counts(result, traversals):
+    statistics = result.statistics
+    assert statistics.started == statistics.finished == traversals
+    assert statistics.advantage_samples == sum(len(rows.packed) for rows in result.advantage)
+    assert statistics.strategy_samples == sum(len(rows.packed) for rows in result.strategy)
+
+
+def check_equal(machine, expected, rtol=1e-5, atol=1e-6):
+    for kind in ("advantage", "strategy"):
+        left, right = getattr(machine, kind), getattr(expected, kind)
+        for left_rows, right_rows in zip(left, right, strict=True):
+            plain.assert_same_samples(left_rows, right_rows, rtol, atol)
+    assert machine.statistics.nodes == expected.statistics.nodes
+    assert machine.statistics.fallbacks == expected.statistics.fallbacks
+
+
+def check_against_reference(game, network, scheme, the_spec, seeds=(1,)):
+    result = plain.run_machine(game, network, scheme, the_spec, seeds)
+    check_equal(result, plain.PlainTraversal(game, network, scheme, the_spec, seeds).run())
+    check_counts(result, the_spec.traversals)
+    assert len(result.strategy[0].packed) > 0
+    return result
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [External(0.5, 1), External(0.5, UNBOUNDED), Outcome(0.5), Branch(0.5)],
+    ids=scheme_name,
+)
+def test_kuhn_poker_equals_the_reference(scheme):
+    # The very programs of test_traversal_exact.py: compiled once.
+    the_spec = spec(8192, lanes=64, fallback="uniform")
+    result = check_against_reference(KUHN, plain.HashNetwork(KUHN), scheme, the_spec)
+    assert len(result.advantage[0].packed) > 4000
+    assert result.statistics.fallbacks > 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "seeds"),
+    [(EXTERNAL[0], (1,)), (EXTERNAL[1], (1,)), (EXTERNAL[UNBOUNDED], (1, 2))],
+    ids=scheme_name,
+)
+def test_external_sampling_of_lost_cities_equals_the_reference(scheme, seeds):
+    network = plain.HashNetwork(TINY)
+    result = check_against_reference(TINY, network, scheme, spec(101, lanes=9), seeds)
+    assert len(result.advantage[0].packed) > 50
+
+
+@pytest.mark.parametrize("scheme", [EXTERNAL[2], OUTCOME, BRANCH], ids=scheme_name)
+def test_samples_do_not_depend_on_the_number_of_lanes(scheme):
+    network, seeds = plain.HashNetwork(TINY), (1, 2)
+    seven = check_against_reference(TINY, network, scheme, spec(101, lanes=7), seeds)
+    assert seven.statistics.fallbacks > 0
+    seat = -2  # of the packed bytes
+    for player in range(2):
+        for memory in (seven.advantage[player], seven.strategy[player]):
+            assert len(memory.packed) > 10
+            assert (memory.packed[:, seat] == player).all()
+    for lanes in (1, 64):
+        other = plain.run_machine(TINY, network, scheme, spec(101, lanes), seeds)
+        check_counts(other, 101)
+        check_equal(other, seven, rtol=0, atol=0)
+
+
+def test_samples_do_not_depend_on_the_pops_of_a_pass():
+    network, seeds = plain.HashNetwork(TINY), (1, 2)
+    two = plain.run_machine(TINY, network, EXTERNAL[2], spec(101, lanes=7), seeds)
+    for pops in (1, 8):
+        other = plain.run_machine(
+            TINY, network, EXTERNAL[2], spec(101, lanes=7, pops_per_pass=pops), seeds
+        )
+        check_counts(other, 101)
+        check_equal(other, two, rtol=0, atol=0)
+
+
+def test_samples_of_a_real_network_equal_the_reference():
+    network = Network(TINY, NetworkSpec("mlp", width=16, depth=2))
+    check_against_reference(TINY, network, BRANCH, spec(101, lanes=64))
+
+
+def test_a_single_traversal_is_started_and_finished():
+    check_against_reference(KUHN, plain.HashNetwork(KUHN), EXTERNAL[1], spec(1, lanes=4))
+
+
+def test_another_key_gives_other_samples():
+    network, seeds = plain.HashNetwork(TINY), (1, 2)
+    first, second = (
+        plain.run_machine(TINY, network, OUTCOME, spec(101, lanes=7), seeds, key) for key in (0, 1)
+    )
+    assert first.statistics.nodes != second.statistics.nodes
+
+
+def occupancy(result, lanes):
+    return result.statistics.nodes / (result.statistics.passes * lanes)
+
+
+def test_lanes_stay_occupied():
+    lanes = 64
+    result = plain.run_machine(TINY, plain.HashNetwork(TINY), BRANCH, spec(16 * lanes, lanes))
+    check_counts(result, 16 * lanes)
+    assert 0.85 <= occupancy(result, lanes) <= 1
+
+
+@pytest.mark.slow  # a million nodes
+def test_lanes_stay_occupied_in_full_lost_cities():
+    game, lanes = LostCities(), 64
+    result = plain.run_machine(
+        game,
+        plain.HashNetwork(game),
+        Branch(exploration=0.1),
+        spec(16 * lanes, lanes, pops_per_pass=4),
+        capacity=1 << 19,
+        quick=False,
+    )
+    check_counts(result, 16 * lanes)
+    assert 0.90 <= occupancy(result, lanes) <= 1
