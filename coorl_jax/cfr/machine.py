@@ -80,5 +80,10 @@ class Program(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Lanes handled at once where only a few need it: returns and refills."""
-        return max(min(self.spec.lanes, 32), self.spec.lanes // 8)
+        """Lanes handled at once where only some need it: returns and refills.
+
+        A lane ends a round, and with it needs both, every few dozen passes in a long game and every
+        few in a short one.
+        """
+        lanes = self.spec.lanes
+        return min(lanes, max(32, -(-16 * lanes // self.game.max_decisions)))
