@@ -37,7 +37,8 @@ from coorl_jax.metrics import Metrics
 flags.disclaim_key_flags()
 
 _PACKAGE = Path(__file__).resolve().parent
-_PROJECT = _PACKAGE.parent
+# The directory that holds configs/: the checkout, or the package itself where it was installed.
+_PROJECT = _PACKAGE if (_PACKAGE / "configs").is_dir() else _PACKAGE.parent
 _DEFAULT_CONFIG = "configs/default.py"
 _RECENT_ITERATIONS = 20
 _PHASES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -146,3 +147,12 @@ def test_the_checker_sees_upward_imports(tmp_path, monkeypatch):
     assert may_import("games.registry", "games.lost_cities.rules")
     assert not may_import("games.lost_cities.rules", "games.registry")
     assert not may_import("games.lost_cities.rules", "networks")
+
+
+def test_every_package_is_installed():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {
+        ".".join(file.parent.relative_to(ROOT).parts)
+        for file in (ROOT / "coorl_jax").rglob("__init__.py")
+    }
+    assert {*pyproject["tool"]["setuptools"]["packages"]} == packages | {"coorl_jax.configs"}
