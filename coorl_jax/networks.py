@@ -19,8 +19,11 @@ from coorl_jax.games.game import CardGame, Game
 Params: TypeAlias = Any
 """A network's parameters: a pytree of float32 arrays."""
 
+_ILLEGAL = -1e9  # logit of an illegal action
+
 _he = nn.initializers.he_normal()
-# Outputs start near zero, so that the first policies are nearly those of no information.
+# Outputs start near zero, so that the first average policy is nearly uniform and the first
+# squared errors are those of the targets. Regret matching does not see how small they are.
 _small = nn.initializers.variance_scaling(0.01, "fan_in", "truncated_normal")
 
 
@@ -123,6 +126,19 @@ def apply_per_player(
     if len(outputs) == 1:
         return outputs[0]
     return jnp.where((player == 0)[:, None], outputs[0], outputs[1])
+
+
+def mask_illegal(logits: jax.Array, legal: jax.Array) -> jax.Array:
+    """Return logits whose softmax is zero on illegal actions.
+
+    Args:
+      logits: float32[..., A].
+      legal: bool[..., A].
+
+    Returns:
+      float32[..., A]; finite everywhere, so that a state without legal actions makes no NaN.
+    """
+    return jnp.where(legal, logits, _ILLEGAL)
 
 
 def num_parameters(params: Params) -> int:

@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import jax
-import jax.numpy as jnp
 
 from coorl_jax.cfr.regret_matching import Fallback, regret_matching
 from coorl_jax.config import Settings
 from coorl_jax.games import registry
-from coorl_jax.networks import Network, NetworkSpec, Params, apply_per_player
-
-_ILLEGAL = -1e9
-"""Logit of an illegal action: finite, so that a state without legal actions makes no NaN."""
+from coorl_jax.networks import Network, NetworkSpec, Params, apply_per_player, mask_illegal
 
 
 class Policy(Protocol):
@@ -67,7 +63,7 @@ class NetworkPolicy:
         outputs = apply_per_player(self.network, self.params, packed, player)
         if self.spec.kind == "advantage":
             return regret_matching(outputs, legal, self.spec.fallback)[0]
-        return jax.nn.softmax(jnp.where(legal, outputs, _ILLEGAL), axis=-1) * legal
+        return jax.nn.softmax(mask_illegal(outputs, legal), axis=-1) * legal
 
 
 def make_network(settings: Settings) -> Network:

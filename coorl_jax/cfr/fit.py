@@ -17,13 +17,10 @@ import optax
 from coorl_jax.cfr import reservoir as reservoirs
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.samples import Sample, unpack_legal
-from coorl_jax.networks import Network, Params
+from coorl_jax.networks import Network, Params, mask_illegal
 
 Loss = Literal["advantage", "strategy"]
 Weighting = Literal["linear", "uniform"]
-
-_ILLEGAL = -1e9
-"""Logit of an illegal action: finite, so that a state without legal actions makes no NaN."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +152,7 @@ def loss_value(
         errors = jnp.where(legal, jnp.square(targets - outputs), 0.0)
         losses = jnp.sum(errors, axis=1) / jnp.maximum(jnp.sum(legal, axis=1), 1)
     else:
-        log_policy = jax.nn.log_softmax(jnp.where(legal, outputs, _ILLEGAL), axis=1)
+        log_policy = jax.nn.log_softmax(mask_illegal(outputs, legal), axis=1)
         losses = -jnp.sum(jnp.where(legal, targets * log_policy, 0.0), axis=1)
     return jnp.mean(sample_weights(weighting, batch.iteration, iteration) * losses)
 
