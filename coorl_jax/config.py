@@ -162,8 +162,8 @@ class MemorySettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdvantageSettings:
-    """How the advantage network is fitted."""
+class FitSettings:
+    """How a network is fitted to its memory."""
 
     start: Literal["scratch", "warm"]
     updates: Annotated[int, _Integer(1, example=500)]
@@ -174,7 +174,7 @@ class AdvantageSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class StrategySettings(AdvantageSettings):
+class StrategySettings(FitSettings):
     """How the network of the average policy is fitted, and how often."""
 
     every: Annotated[int, _Integer(1, example=1)]
@@ -220,7 +220,7 @@ class Settings:
     network: NetworkSettings
     traversal: TraversalSettings
     memory: MemorySettings
-    advantage: AdvantageSettings
+    advantage: FitSettings
     strategy: StrategySettings
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings

@@ -23,7 +23,7 @@ from coorl_jax.cfr import reservoir, samples
 from coorl_jax.cfr.fit import FitSpec, Loss, fit, init
 from coorl_jax.cfr.sampling import Branch, External, Outcome, Scheme
 from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
-from coorl_jax.config import AdvantageSettings, Settings, TraversalSettings
+from coorl_jax.config import FitSettings, Settings, TraversalSettings
 from coorl_jax.games.game import NUM_PLAYERS
 from coorl_jax.networks import Params
 from coorl_jax.policy import NetworkPolicy, make_network, make_policies
@@ -63,7 +63,7 @@ class Trainer:
         self.settings = settings
         self.network = make_network(settings)
         self.game = self.network.game
-        self._networks = NUM_PLAYERS if settings.network.per_player else 1
+        self._num_networks = NUM_PLAYERS if settings.network.per_player else 1
         self._scheme = make_scheme(settings.traversal)
         self._traversal = TraversalSpec(
             traversals=NUM_PLAYERS * settings.traversal.traversals,
@@ -82,7 +82,7 @@ class Trainer:
         """Return one line on the bytes of states, samples and memories."""
         memory = self.settings.memory
         sample_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self._sample))
-        slots = self._networks * (memory.advantage_capacity + memory.strategy_capacity)
+        slots = self._num_networks * (memory.advantage_capacity + memory.strategy_capacity)
         return (
             f"information state {self.game.packed_size} bytes, sample {sample_bytes} bytes, "
             f"memories {slots:,} samples = {slots * sample_bytes / 1e6:,.1f} MB"
@@ -95,12 +95,15 @@ class Trainer:
         def fitted(spec: FitSpec, stream: int) -> Fitted:
             key = jax.random.fold_in(self._key(0, _INIT_STAGE), stream)
             states = [
-                init(self.network, spec, jax.random.fold_in(key, n)) for n in range(self._networks)
+                init(self.network, spec, jax.random.fold_in(key, n))
+                for n in range(self._num_networks)
             ]
             return Fitted(tuple(s[0] for s in states), tuple(s[1] for s in states))
 
         def memories(capacity: int) -> tuple[reservoir.Reservoir, ...]:
-            return tuple(reservoir.create(self._sample, capacity) for _ in range(self._networks))
+            return tuple(
+                reservoir.create(self._sample, capacity) for _ in range(self._num_networks)
+            )
 
         return TrainState(
             iteration=jnp.int32(0),
@@ -251,7 +254,7 @@ def make_scheme(settings: TraversalSettings) -> Scheme:
     return Branch(settings.exploration)
 
 
-def fit_spec(settings: AdvantageSettings) -> FitSpec:
+def fit_spec(settings: FitSettings) -> FitSpec:
     """Return how a network is fitted, from the settings of either network."""
     return FitSpec(
         start=settings.start,
