@@ -35,7 +35,7 @@ def regret_matching(
 
     References:
       Zinkevich et al., Regret Minimization in Games with Incomplete Information, 2007, eq. 8;
-      the fallback "argmax": Brown et al., Deep Counterfactual Regret Minimization, 2019, sec. 5.2.
+      the fallback "argmax": Brown et al., Deep Counterfactual Regret Minimization, 2019, sec. 2.1.
     """
     advantages = jnp.where(jnp.isnan(advantages), -_LARGEST, advantages.astype(jnp.float32))
     advantages = jnp.clip(advantages, -_LARGEST, _LARGEST)

@@ -20,7 +20,7 @@ unbiased for every action, explored or not.
 | `branch` | one node of a path | that node | above it; below it sigma |
 
 References:
-  `external`, `outcome`: Lanctot et al., Monte Carlo Sampling for Regret Minimization in Extensive
+  `outcome`, `external`: Lanctot et al., Monte Carlo Sampling for Regret Minimization in Extensive
   Games, 2009, sections 3.1 and 3.2. Deep CFR: Brown et al., 2019. `branch` estimates advantages by
   playing on from every action; for unbiased expectations see docs/algorithm.md.
 """

@@ -22,7 +22,7 @@ _CARDS = 3
 # 2 h + 1 + a. So 1 = p, 2 = b, 3 = pp, 4 = pb, 5 = bp, 6 = bb, 9 = pbp, 10 = pbb.
 _HISTORIES = 11
 _TERMINAL = np.isin(np.arange(_HISTORIES), [3, 5, 6, 9, 10])
-# int8[histories]: the winner's gain, and who wins: 0 or 1, or 2 for the higher card.
+# int32[histories]: the winner's gain, and who wins: 0 or 1, or 2 for the higher card.
 _STAKE = np.array([0, 0, 0, 1, 0, 1, 2, 0, 0, 1, 2], np.int32)
 _WINNER = np.array([2, 2, 2, 2, 2, 0, 2, 2, 2, 1, 2], np.int32)
 
@@ -65,7 +65,7 @@ class KuhnPoker:
 
     @property
     def num_features(self) -> int:
-        """Own card, last three decisions and seat, one-hot."""
+        """Own card, history and seat, one-hot."""
         return _CARDS + _HISTORIES + 2
 
     def init(self, key: jax.Array) -> State:
