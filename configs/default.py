@@ -161,7 +161,7 @@ def _smoke(config: ml_collections.ConfigDict) -> None:
     (docs/strength.md). With so few samples, more updates would only fit their noise.
     """
     config.name = "smoke"
-    config.iterations = 14
+    config.iterations = 12
     config.network.width = 32
     config.traversal.traversals = 400
     config.traversal.lanes = 64
@@ -170,8 +170,8 @@ def _smoke(config: ml_collections.ConfigDict) -> None:
     config.advantage.updates = 120
     config.strategy.updates = 120
     config.evaluation.pairs = 500
-    config.evaluation.every = 7
-    config.checkpoint.every = 7
+    config.evaluation.every = 6
+    config.checkpoint.every = 6
 
 
 def _cpu(config: ml_collections.ConfigDict) -> None:
