@@ -241,11 +241,17 @@ class Progress:
 
     def iteration(self, iteration: int, metrics: Metrics) -> None:
         """Tell the numbers of a complete iteration."""
-        self._iteration_seconds.append(metrics["iteration_seconds"])
+        self._note_seconds(metrics)
         parts = [f"iteration {iteration}/{self._iterations}", *summary(metrics).values()]
         self.say("; ".join([*parts, f"{self._time_left(iteration)} left"]))
         for line in evaluation_lines(metrics):
             self.say(f"  {line}")
+
+    def _note_seconds(self, metrics: Metrics) -> None:
+        """Remember what an iteration took, without compilations, which do not come again."""
+        self._iteration_seconds.append(
+            metrics["iteration_seconds"] - metrics.get("compile_seconds", 0.0)
+        )
 
     def _time_left(self, iteration: int) -> str:
         recent = self._iteration_seconds[-_RECENT_ITERATIONS:]
@@ -282,7 +288,7 @@ class LiveProgress(Progress):
 
     def iteration(self, iteration: int, metrics: Metrics) -> None:
         """Show the numbers of a complete iteration."""
-        self._iteration_seconds.append(metrics["iteration_seconds"])
+        self._note_seconds(metrics)
         self._done, self._rows = iteration, summary(metrics)
         self._evaluation = evaluation_lines(metrics) or self._evaluation
 
@@ -314,7 +320,10 @@ def summary(metrics: Metrics) -> dict[str, str]:
     ]
     texts = {"seconds": f"{metrics['iteration_seconds']:.1f} s ({', '.join(phases)})"}
     if "traversal/nodes_per_second" in metrics:
-        texts["speed"] = f"{metrics['traversal/nodes_per_second']:,.0f} nodes/s"
+        texts["speed"] = (
+            f"{metrics['traversal/nodes_per_second']:,.0f} nodes/s, "
+            f"occupancy {metrics['traversal/lane_occupancy']:.2f}"
+        )
     losses = [
         f"{name.removeprefix('loss/')} {value:.4g}"
         for name, value in metrics.items()

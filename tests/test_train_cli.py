@@ -243,9 +243,12 @@ def test_signals_stop_with_a_checkpoint_and_exit_code_0(tmp_path, number):
 
 NUMBERS = {
     "iteration_seconds": 3.21,
+    # Not to be expected again in the time left.
+    "compile_seconds": 1.21,
     "traversal_seconds": 2.0,
     "advantage_train_seconds": 0.6,
     "traversal/nodes_per_second": 51234.5,
+    "traversal/lane_occupancy": 0.957,
     "loss/advantage": 0.0123456,
     "eval/random/average/points_per_round": 12.345,
     "eval/random/average/points_per_round_se": 0.5,
@@ -259,8 +262,8 @@ class TestTelling:
         with commandline.Progress(11) as progress:
             progress.iteration(1, NUMBERS)
         assert capsys.readouterr().out == (
-            "iteration 1/11; 3.2 s (traversal 2.0, advantage 0.6); 51,234 nodes/s; "
-            "loss advantage 0.01235; 0:00:32 left\n"
+            "iteration 1/11; 3.2 s (traversal 2.0, advantage 0.6); 51,234 nodes/s, "
+            "occupancy 0.96; loss advantage 0.01235; 0:00:20 left\n"
             "  average against random: +12.35 +- 0.50 points a round, wins 84.2 +- 1.0 %\n"
         )
 
@@ -272,5 +275,5 @@ class TestTelling:
         with console.capture() as capture:
             console.print(progress._panel())
         shown = capture.get()
-        for text in ("1/11", "0:00:32 left", "traverse of iteration 2", "51,234 nodes/s", "+12.35"):
+        for text in ("1/11", "0:00:20 left", "traverse of iteration 2", "51,234 nodes/s", "+12.35"):
             assert text in shown
