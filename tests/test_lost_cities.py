@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coorl_jax.games.lost_cities import LostCities, records
-from coorl_jax.games.lost_cities.rules import DISCARD, EXPEDITION, HAND, KNOWN
+from coorl_jax.games.lost_cities.locations import DISCARD, EXPEDITION, HAND, KNOWN
 
 DATA = pathlib.Path(__file__).parent / "data"
 CLASSIC = LostCities()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plain_lost_cities import PlainRound, assert_same, card, permute_cards
 
 from coorl_jax.games.lost_cities import LostCities
-from coorl_jax.games.lost_cities.rules import DECK, DISCARD, EXPEDITION, HAND, KNOWN
+from coorl_jax.games.lost_cities.locations import DECK, DISCARD, EXPEDITION, HAND, KNOWN
 
 CLASSIC = LostCities()
 # Small enough for random rounds to meet the same knowledge again.

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coorl_jax.games.game import CardView
+from coorl_jax.games.lost_cities.locations import DISCARD, EXPEDITION, HAND, KNOWN
 
 if TYPE_CHECKING:
     from coorl_jax.games.lost_cities.rules import LostCities, State
@@ -58,14 +59,14 @@ def pack(game: LostCities, state: State, player: jax.Array) -> jax.Array:
     """Return uint8[P], what `player` knows of the state."""
     location = state.location
     seat = player.astype(jnp.uint8)
-    # State.location codes: 0 deck, 1+p hand, 3+p known hand, 5+p expedition, 7+height pile.
-    known = jnp.where(location >= 7, location - (7 - PILE), jnp.uint8(UNSEEN))
+    opponent = 1 - seat
+    known = jnp.where(location >= DISCARD, location - (DISCARD - PILE), jnp.uint8(UNSEEN))
     for code, meaning in (
-        (1 + seat, OWN),
-        (3 + seat, OWN_KNOWN),
-        (4 - seat, OPPONENT_KNOWN),
-        (5 + seat, OWN_EXPEDITION),
-        (6 - seat, OPPONENT_EXPEDITION),
+        (HAND + seat, OWN),
+        (KNOWN + seat, OWN_KNOWN),
+        (KNOWN + opponent, OPPONENT_KNOWN),
+        (EXPEDITION + seat, OWN_EXPEDITION),
+        (EXPEDITION + opponent, OPPONENT_EXPEDITION),
     ):
         known = jnp.where(location == code, jnp.uint8(meaning), known)
     known = known.reshape(game.colors, game.suit_size)

@@ -23,14 +23,7 @@ import numpy as np
 from coorl_jax.games.game import CardView
 from coorl_jax.games.lost_cities import information
 from coorl_jax.games.lost_cities.hands import insert_sorted, pick, remove_slot
-
-# Where a card is: values of State.location. For a player p (0 or 1) the codes are HAND + p and so
-# on; a card in a discard pile is DISCARD + height, the bottom card having height 0.
-DECK = 0
-HAND = 1
-KNOWN = 3  # in a hand, and the other player knows, since it was taken from a discard pile
-EXPEDITION = 5
-DISCARD = 7
+from coorl_jax.games.lost_cities.locations import DECK, DISCARD, EXPEDITION, HAND, KNOWN
 
 CARD_PHASE = 0
 DRAW_PHASE = 1
@@ -41,7 +34,7 @@ _MAX_CARDS = 200  # card ids, sentinels and location codes all fit a byte
 class State(NamedTuple):
     """One round in progress. N cards, H hand size."""
 
-    location: jax.Array  # uint8[N], DECK, HAND + p, KNOWN + p, EXPEDITION + p or DISCARD + height
+    location: jax.Array  # uint8[N], codes of locations.py
     hands: jax.Array  # uint8[2, H], ascending card ids; N marks an empty place
     deck: jax.Array  # uint8[N], draw order, deck[0] dealt first
     deck_left: jax.Array  # int32, cards not yet drawn

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coorl_jax.games.lost_cities.rules import EXPEDITION, LostCities, State
+from coorl_jax.games.lost_cities.locations import EXPEDITION
+from coorl_jax.games.lost_cities.rules import LostCities, State
 
 PHASES = ("card", "draw")
 
