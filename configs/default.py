@@ -127,7 +127,8 @@ def _base() -> ml_collections.ConfigDict:
     strategy.learning_rate = 1e-3
     strategy.gradient_clip = 1.0
     strategy.weighting = "linear"
-    # Iterations between two fits of the average policy (the first iteration is always fitted).
+    # Iterations between two fits of the average policy, after the first; in between, and after a
+    # last iteration that is no multiple, the average policy is that of the last fit.
     strategy.every = 1
 
     config.evaluation = evaluation = ml_collections.ConfigDict()

@@ -28,7 +28,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -47,13 +47,9 @@ class Plan(NamedTuple):
 class Scheme(Protocol):
     """A frozen, hashable object: a static argument of the traversal."""
 
-    @property
-    def strategy_on_every_branch(self) -> bool:
-        """Whether opponent nodes below every branch give strategy samples.
-
-        If not, only those below the branch whose action the traverser would have sampled do.
-        """
-        ...
+    strategy_on_every_branch: ClassVar[bool]
+    """Whether opponent nodes below every branch give strategy samples, or only those below the
+    branch whose action the traverser would have sampled."""
 
     def max_records(self, game: Game) -> int:
         """Return D, the recorded nodes that can wait on one path."""
@@ -79,28 +75,34 @@ class Scheme(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class External:
-    """External sampling; below `max_branching_nodes` branching nodes on a path, outcome sampling.
-
-    With the bound at or above the traverser's decisions it is plain external sampling.
-    """
+class _RecordsEveryNode:
+    """What external and outcome sampling have in common."""
 
     exploration: float
-    max_branching_nodes: int
-    strategy_on_every_branch: bool = True
+    strategy_on_every_branch: ClassVar[bool] = True
 
     def max_records(self, game: Game) -> int:
         """Return D."""
         return game.max_player_decisions
 
-    def max_branchings(self, game: Game) -> int:
-        """Return the bound, or the longest path if that is shorter."""
-        return min(self.max_branching_nodes, game.max_player_decisions)
-
     def target(self, game: Game, stratum: jax.Array) -> jax.Array:
         """Return 0: nothing is chosen beforehand."""
         del game, stratum
         return jnp.int32(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class External(_RecordsEveryNode):
+    """External sampling; below `max_branching_nodes` branching nodes on a path, outcome sampling.
+
+    With the bound at or above the traverser's decisions it is plain external sampling.
+    """
+
+    max_branching_nodes: int
+
+    def max_branchings(self, game: Game) -> int:
+        """Return the bound, or the longest path if that is shorter."""
+        return min(self.max_branching_nodes, game.max_player_decisions)
 
     def plan(self, own_decisions: jax.Array, branchings: jax.Array, target: jax.Array) -> Plan:
         """Branch while the bound allows it."""
@@ -113,25 +115,13 @@ class External:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(_RecordsEveryNode):
     """Outcome sampling: one path, every node of the traverser recorded."""
-
-    exploration: float
-    strategy_on_every_branch: bool = True
-
-    def max_records(self, game: Game) -> int:
-        """Return D."""
-        return game.max_player_decisions
 
     def max_branchings(self, game: Game) -> int:
         """Return 0."""
         del game
         return 0
-
-    def target(self, game: Game, stratum: jax.Array) -> jax.Array:
-        """Return 0: nothing is chosen beforehand."""
-        del game, stratum
-        return jnp.int32(0)
 
     def plan(self, own_decisions: jax.Array, branchings: jax.Array, target: jax.Array) -> Plan:
         """Sample and record."""
@@ -157,7 +147,8 @@ class Branch:
     """
 
     exploration: float
-    strategy_on_every_branch: bool = False
+    # Only one node of a path branches, so that its branches alone need to be told apart.
+    strategy_on_every_branch: ClassVar[bool] = False
 
     def max_records(self, game: Game) -> int:
         """Return 1."""
