@@ -171,10 +171,12 @@ class TestLoop:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
+        before = signal.getsignal(signal.SIGINT)
         monkeypatch.setattr(train._Training, "_run_stage", interrupt_twice)
         with pytest.raises(KeyboardInterrupt):
             train.train(settings(), tmp_path / "run")
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        # Not necessarily Python's own: a shell's background processes ignore the signal.
+        assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_real_trainer_resumes_bit_for_bit(tmp_path):
