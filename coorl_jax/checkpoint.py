@@ -268,6 +268,11 @@ def restore_policies(path: Path, *, report: Callable[[str], None]) -> Checkpoint
     directory = path / POLICIES
     if directory.is_dir():
         with CheckpointStore(directory, read_only=True) as store:
+            if not store.steps():
+                raise ValueError(
+                    f"{path}: holds no policies yet, since none of its iterations was completed; "
+                    f"go on with python -m coorl_jax.train --workdir={path}"
+                )
             return store.restore_latest(report=report)
     if path.parent.name == POLICIES and path.name.isdecimal() and path.is_dir():
         with CheckpointStore(path.parent, read_only=True) as store:

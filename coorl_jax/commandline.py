@@ -205,14 +205,21 @@ def _command_flags() -> list[flags.Flag]:
 
 def _help(*, with_config: bool) -> str:
     """Return the command's docstring and its flags."""
-    lines = [(sys.modules["__main__"].__doc__ or "").strip(), "", "Flags:"]
+    lines = [(sys.modules["__main__"].__doc__ or "").strip()]
     shown = [(flag.name, flag.help or "", flag.default) for flag in _command_flags()]
     if with_config:
         shown += [
-            ("config", "configuration file, with a preset after a colon", _DEFAULT_CONFIG),
+            (
+                "config",
+                "configuration file, after a colon one of its presets: smoke, cpu, gpu, large, "
+                "predecessor; the file explains all fields",
+                _DEFAULT_CONFIG,
+            ),
             ("config.<field>", "another value for a field of that file", None),
         ]
+    lines += ["", "Flags:"] if shown else []
     for name, text, default in sorted(shown):
+        default = ",".join(default) if isinstance(default, list) else default
         suffix = "" if default is None else f" (default: {default})"
         lines.append(f"  --{name}: {text}{suffix}")
     return "\n".join(lines)
@@ -235,6 +242,9 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line."""
         print(text, flush=True)
+
+    def resume(self, iteration: int) -> None:
+        """Take note that so many iterations were done before."""
 
     def stage(self, iteration: int, stage: str) -> None:
         """Take note that a stage of an iteration, counted from 1, begins."""
@@ -281,6 +291,10 @@ class LiveProgress(Progress):
     def say(self, text: str) -> None:
         """Print a line above the panel."""
         self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def resume(self, iteration: int) -> None:
+        """Show that so many iterations were done before."""
+        self._done = iteration
 
     def stage(self, iteration: int, stage: str) -> None:
         """Show which stage of which iteration, counted from 1, runs."""

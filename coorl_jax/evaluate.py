@@ -33,8 +33,10 @@ _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "run directory, or one of its policies, e.g. runs/my-run/policies/20"
 )
 _PAIRS = flags.DEFINE_integer("pairs", 2000, "deals per match, each played twice")
-_OPPONENTS = flags.DEFINE_list("opponents", None, "opponents; if not given, all there are")
-_POLICIES = flags.DEFINE_list("policies", ["current", "average"], "policies of the agent")
+_OPPONENTS = flags.DEFINE_list(
+    "opponents", None, "opponents, e.g. random,discard_only; if not given, all that play the game"
+)
+_POLICIES = flags.DEFINE_list("policies", "current,average", "policies of the agent")
 _SEED = flags.DEFINE_integer("seed", 0, "seed of decks and action noise")
 _JSON = flags.DEFINE_boolean("json", False, "print one JSON object a match")
 _RECORD = flags.DEFINE_string(
@@ -57,7 +59,7 @@ def main(argv: list[str]) -> None:
     if not 0 <= _SEED.value < 2**32:
         raise ValueError(f"--seed={_SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
-    game, policies = load(Path(_CHECKPOINT.value))
+    game, policies, iteration = load(Path(_CHECKPOINT.value))
     for name in _POLICIES.value:
         if name not in policies:
             raise ValueError(
@@ -77,25 +79,29 @@ def main(argv: list[str]) -> None:
         record=record is not None,
     )
     rows, played = [], []
-    for row, result in results:
-        rows.append(row)
-        played.append(result)
-        if _JSON.value:
-            print(json.dumps(row), flush=True)
+    waiting = rich.console.Console(stderr=True)
+    if not _JSON.value:
+        print(f"policies of iteration {iteration}", flush=True)
+    with waiting.status("compiling and playing the first match"):
+        for row, result in results:
+            rows.append({"iteration": iteration} | row)
+            played.append(result)
+            if _JSON.value:
+                print(json.dumps(rows[-1]), flush=True)
     if not _JSON.value:
         _print_table(rows)
     if record is not None and isinstance(game, LostCities):
-        write_rounds(record, game, played)
+        write_rounds(record, game, rows, played)
 
 
-def load(path: Path) -> tuple[Game, dict[str, policy_lib.NetworkPolicy]]:
+def load(path: Path) -> tuple[Game, dict[str, policy_lib.NetworkPolicy], int]:
     """Load the policies of a run, without its trainer.
 
     Args:
       path: run directory, or one of its policies.
 
     Returns:
-      The game they play, and the policies by name.
+      The game they play, the policies by name, and the iteration after which they were saved.
 
     Raises:
       ValueError: where there are none that are whole.
@@ -104,23 +110,34 @@ def load(path: Path) -> tuple[Game, dict[str, policy_lib.NetworkPolicy]]:
     settings = config_lib.from_dict(restored.extra["config"])
     runtime.configure(settings.matmul_precision)
     network = policy_lib.make_network(settings)
-    return network.game, policy_lib.make_policies(settings, network, restored.tree)
+    policies = policy_lib.make_policies(settings, network, restored.tree)
+    return network.game, policies, restored.step
 
 
-def write_rounds(path: Path, game: LostCities, played: Sequence[MatchResult]) -> None:
+def write_rounds(
+    path: Path, game: LostCities, rows: Sequence[dict[str, Any]], played: Sequence[MatchResult]
+) -> None:
     """Write the rounds of matches, one after the other, both rounds of a deal together.
 
     Args:
       path: the file, gzipped if its name ends in .gz.
       game: the rules.
-      played: recorded matches.
+      rows: of the matches, for the names of who played.
+      played: the matches, recorded.
     """
+    names = [(row["policy"], row["opponent"]) for row in rows]
     records.write_games(
         path,
         game,
         decks=np.concatenate([np.repeat(match.starts.deck, 2, axis=0) for match in played]),
         actions=np.concatenate([np.concatenate(match.actions) for match in played]),
         lengths=np.concatenate([np.ravel(match.decisions) for match in played]),
+        players=[
+            seats
+            for (policy, opponent), match in zip(names, played, strict=True)
+            for _ in range(match.rounds // 2)
+            for seats in ((policy, opponent), (opponent, policy))
+        ],
     )
 
 
@@ -130,9 +147,9 @@ def _check_record(path: Path, game: Game) -> None:
         raise ValueError(
             f"--record={path}: must not be given for {game.name}; only lost_cities has records"
         )
-    if path.is_dir() or not path.parent.is_dir():
+    if path.exists() or not path.parent.is_dir():
         raise ValueError(
-            f"--record={path}: must be a file in an existing directory; e.g. games.jsonl.gz"
+            f"--record={path}: must be a new file in an existing directory; e.g. games.jsonl.gz"
         )
 
 

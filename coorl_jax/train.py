@@ -95,8 +95,9 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
             settings, trainer, STAGES, states, policies, writer, progress, compilations
         )
         training.restore(read(run.metrics))
-        training.run(stop)
-    _print_outcome(run, settings)
+        progress.say("the first iteration takes longer: it compiles, for half a minute on a CPU")
+        completed = training.run(stop)
+    _print_outcome(run, settings, completed)
     return run.path
 
 
@@ -159,10 +160,15 @@ class _Training:
         iteration, stage = self._trainer.position(self._state)
         if self._saved_step is not None:
             self._progress.say(f"resuming after iteration {iteration}, at {self._stages[stage]}")
+            self._progress.resume(iteration)
         self._last_line = self._writer.truncate_after(iteration)
 
-    def run(self, stop: StopRequest) -> None:
-        """Train to the last iteration or until asked to stop, and leave a checkpoint."""
+    def run(self, stop: StopRequest) -> int:
+        """Train to the last iteration or until asked to stop, and leave a checkpoint.
+
+        Returns:
+          The iterations completed.
+        """
         settings = self._settings
         while not stop.requested:
             iteration, stage = self._trainer.position(self._state)
@@ -177,6 +183,7 @@ class _Training:
                     self._turn("checkpoint", iteration, self._save)
                 self._end_iteration(iteration)
         self._save()
+        return self._trainer.position(self._state)[0]
 
     def _turn(self, name: str, iteration: int, work: Callable[[], None]) -> None:
         """Do some work, and note in the pending metrics what it took."""
@@ -250,16 +257,17 @@ class _Training:
         self._pending = {}
 
 
-def _print_outcome(run: rundir.RunDirectory, settings: config_lib.Settings) -> None:
+def _print_outcome(run: rundir.RunDirectory, settings: config_lib.Settings, completed: int) -> None:
     """Print the last evaluation, and the commands to evaluate and to go on."""
     lines = read(run.metrics)
-    done = lines[-1]["iteration"] if lines else 0
     path = shlex.quote(str(run.path))
     resume = f"python -m coorl_jax.train --workdir={path}"
-    if done < settings.iterations:
-        print(f"stopped after {done} of {settings.iterations} iterations; to go on:\n  {resume}")
+    if completed < settings.iterations or not lines or lines[-1]["iteration"] < completed:
+        print(
+            f"stopped after {completed} of {settings.iterations} iterations; to go on:\n  {resume}"
+        )
         return
-    print(f"finished {done} iterations")
+    print(f"finished {completed} iterations")
     evaluations = [text for line in lines if (text := commandline.evaluation_lines(line))]
     for text in evaluations[-1] if evaluations else ():
         print(f"  {text}")

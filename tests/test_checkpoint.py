@@ -247,3 +247,10 @@ class TestPolicies:
         path = run / name if name else run / "policies" / "1" / "tree"
         with pytest.raises(ValueError, match="must be a run directory or one of its policies"):
             checkpoint.restore_policies(path, report=unexpected)
+
+
+def test_run_without_policies_yet_is_told_so(tmp_path):
+    with CheckpointStore(tmp_path / "policies"):
+        pass
+    with pytest.raises(ValueError, match=r"holds no policies yet, .* coorl_jax.train --workdir="):
+        restore_policies(tmp_path, report=print)

@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -16,8 +17,8 @@ from coorl_jax.games.lost_cities import records
 from coorl_jax.policy import make_network
 
 FIELDS = {
-    "policy", "opponent", "rounds", "points_per_round", "points_per_round_se", "win_rate",
-    "win_rate_se", "draw_rate", "decisions_per_round", "elapsed_seconds",
+    "iteration", "policy", "opponent", "rounds", "points_per_round", "points_per_round_se",
+    "win_rate", "win_rate_se", "draw_rate", "decisions_per_round", "elapsed_seconds",
 }  # fmt: skip
 
 
@@ -85,14 +86,20 @@ def test_real_command_writes_records_that_agree_with_the_engine(run, tmp_path):
     assert list(records.replay(games)) == []
     # The recorded scores are those of the table.
     with gzip.open(record, "rt") as file:
-        scores = [json.loads(line)["scores"] for line in file]
-    points = [(mine - theirs) * (1 - 2 * (n % 2)) for n, (mine, theirs) in enumerate(scores[:6])]
+        games = [json.loads(line) for line in file]
+    points = []
+    for n, game in enumerate(games[:6]):
+        assert game["players"] == ["current", "random"][:: (1, -1)[n % 2]]
+        mine, theirs = game["scores"][:: (1, -1)[n % 2]]
+        points.append(mine - theirs)
+    assert games[-1]["players"] == ["discard_only", "average"]
     assert rows[0]["points_per_round"] == pytest.approx(sum(points) / 6)
 
 
 def test_table_is_plain_text_when_piped(command, run):
     out = command(f"--checkpoint={run}", "--opponents=random", "--policies=average")
-    heading, row = out.strip().splitlines()
+    iteration, heading, row = out.strip().splitlines()
+    assert re.fullmatch(r"policies of iteration \d+", iteration)
     assert heading.split() == [
         "policy", "opponent", "rounds", "points", "per", "round", "wins", "%", "draws", "%",
         "decisions",
@@ -125,7 +132,11 @@ def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
         (["--checkpoint={run}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
         (["--checkpoint={run}", "--opponents=bob"], "opponent 'bob': must be one of random, disc"),
         (["--checkpoint={run}", "--policies=best"], "--policies=best: must be among current, av"),
-        (["--checkpoint={run}", "--record=no/where.gz"], "--record=no/where.gz: must be a file in"),
+        (
+            ["--checkpoint={run}", "--record=no/where.gz"],
+            "--record=no/where.gz: must be a new f",
+        ),
+        (["--checkpoint={run}", "--record=/dev/null"], "--record=/dev/null: must be a new file"),
         (["--checkpoint={kuhn}", "--record=games"], "--record=games: must not be given for kuhn"),
         (["--checkpoint={kuhn}", "--opponents=discard_only"], "plays lost_cities only, not kuhn"),
     ],

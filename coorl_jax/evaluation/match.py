@@ -95,7 +95,8 @@ def play(
     """
     if pairs < 2:
         raise ValueError(f"pairs={pairs}: must be at least 2 for a standard error; e.g. 1000")
-    size = min(pairs, _CHUNK)
+    # A power of two, so that few different programs are ever compiled.
+    size = min(1 << (pairs - 1).bit_length(), _CHUNK)
     chunks = [
         jax.device_get(_play_chunk(game, policy_a, policy_b, key, jnp.int32(first), size, record))
         for first in range(0, pairs, size)

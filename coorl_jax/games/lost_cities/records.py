@@ -23,7 +23,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -178,6 +178,7 @@ def write_games(
     decks: np.ndarray | jax.Array,
     actions: np.ndarray | jax.Array,
     lengths: np.ndarray | jax.Array,
+    players: Sequence[tuple[str, str]] | None = None,
 ) -> None:
     """Write rounds as game records, gzipped when the name ends in ".gz".
 
@@ -187,6 +188,7 @@ def write_games(
       decks: uint8[G, N], card ids in draw order.
       actions: int32[G, T], padded with anything after each game's length.
       lengths: int32[G], decisions of each game.
+      players: for each game who sat in seat 0 and in seat 1; left out of the file if not given.
 
     Raises:
       ValueError: for an action that the rules forbid; the file then holds the games before it.
@@ -211,6 +213,8 @@ def write_games(
                             "config": config,
                             "deck": decks[start + i].tolist(),
                         }
+                        if players is not None:
+                            header["players"] = list(players[start + i])
                         entry = header | _describe(game, trace, taken)
                         text.write(json.dumps(entry, separators=(",", ":")) + "\n")
     except OSError as error:
