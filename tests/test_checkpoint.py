@@ -250,7 +250,7 @@ class TestPolicies:
 
 
 def test_run_without_policies_yet_is_told_so(tmp_path):
-    with CheckpointStore(tmp_path / "policies"):
+    with checkpoint.CheckpointStore(tmp_path / "policies"):
         pass
     with pytest.raises(ValueError, match=r"holds no policies yet, .* coorl_jax.train --workdir="):
-        restore_policies(tmp_path, report=print)
+        checkpoint.restore_policies(tmp_path, report=print)
