@@ -12,8 +12,10 @@ import ml_collections
 from configs import default
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """Return the configuration."""
+def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
+    """Return the configuration; there are no presets."""
+    if preset is not None:
+        raise ValueError(f"preset {preset!r}: configs/kuhn.py has none; leave out the colon")
     config = default.get_config("cpu")
     config.preset = "kuhn"
     config.name = "kuhn"

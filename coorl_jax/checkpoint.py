@@ -213,6 +213,8 @@ class CheckpointStore:
             expected, found = json.loads(file.read_text()), _checksums(path)
         except (OSError, ValueError) as error:
             raise self._damaged(step, error) from error
+        if not isinstance(expected, dict):
+            raise self._damaged(step, f"{_CHECKSUMS} holds no checksums")
         changed = [name for name in expected if found.get(name) != expected[name]]
         if changed:
             raise self._damaged(step, f"{changed[0]} is not as it was written")

@@ -1,4 +1,4 @@
-"""The frame of every command line: flags, one-sentence errors, exit codes, progress.
+"""The frame of every command line: flags, one-sentence errors, exit codes.
 
 A command's module is its flags, a `main` and
 
@@ -6,32 +6,29 @@ A command's module is its flags, a `main` and
         commandline.run(main)
 
 Exit codes: 0 done, 1 a fault of the program (with a traceback), 2 a mistake of the user (one
-sentence), 130 interrupted. A mistake is a `ValueError` raised by this package's own code, whose
-text is the sentence: the flag, field or file, its value, the rule and an example; or an `OSError`
-that names a file. A `ValueError` raised inside a library is a fault and keeps its traceback.
+sentence), 130 interrupted, 141 nobody reads the output any more. A mistake is a `ValueError`
+raised by this package's own code, whose text is the sentence: the flag, field or file, its value,
+the rule and an example; or an `OSError` that names a file. A `ValueError` raised inside a library
+is a fault and keeps its traceback.
 """
 
 from __future__ import annotations
 
-import datetime
 import difflib
+import errno
 import re
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_collections
-import rich.live
-import rich.progress_bar
-import rich.table
 from absl import flags, logging
 from ml_collections import config_flags
 
 from coorl_jax import config as config_lib
-from coorl_jax.metrics import Metrics
+from coorl_jax.progress import silence, tell
 
 # The flag --config belongs to the command that asks for it, not to this module.
 flags.disclaim_key_flags()
@@ -40,14 +37,10 @@ _PACKAGE = Path(__file__).resolve().parent
 # The directory that holds configs/: the checkout, or the package itself where it was installed.
 _PROJECT = _PACKAGE if (_PACKAGE / "configs").is_dir() else _PACKAGE.parent
 _DEFAULT_CONFIG = "configs/default.py"
-_RECENT_ITERATIONS = 20
-_PHASES = {
-    "traversal_seconds": "traversal",
-    "advantage_train_seconds": "advantage",
-    "strategy_train_seconds": "strategy",
-    "evaluation_seconds": "evaluation",
-    "checkpoint_seconds": "checkpoint",
-}
+_OUT_OF_MEMORY = (
+    "the device has not enough memory for this configuration; choose smaller memories, fewer lanes "
+    "or smaller batches, e.g. --config.memory.advantage_capacity=100000"
+)
 _HELP = ("-h", "-help", "--help", "-?", "--helpshort", "--helpfull")
 
 
@@ -62,22 +55,33 @@ def run(
       arguments: whether the command takes positional arguments.
 
     Raises:
-      SystemExit: with code 2 after a mistake of the user, 130 after an interrupt.
+      SystemExit: with code 2 after a mistake of the user, 130 after an interrupt, 141 when the
+        reader of the output is gone.
     """
     command = Path(sys.argv[0]).stem
     try:
         if any(argument in _HELP for argument in sys.argv[1:]):
-            print(_help(with_config=config))
+            tell(_help(with_config=config))
             return
         positional = _parse(sys.argv, with_config=config)
         if positional and not arguments:
             raise ValueError(f"{positional[0]!r}: not understood; flags are written --name=value")
         main(positional)
+    except BrokenPipeError:
+        # The reader, `head` for one, has seen enough.
+        silence()
+        sys.exit(141)
     except (ValueError, OSError) as error:
         sentence = _mistake(error)
         if sentence is None:
             raise
         print(f"{command}: {' '.join(sentence.split())}", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as error:
+        # jax's own exception class would have to be imported to be named.
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"{command}: {_OUT_OF_MEMORY}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
@@ -111,6 +115,9 @@ def config_overrides() -> dict[str, Any]:
 def _mistake(error: ValueError | OSError) -> str | None:
     """Return the sentence for the user, or None when the error is a fault of the program."""
     if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            where = error.filename or "a file"
+            return f"{where} cannot be written ({error.strerror}); make room and try again"
         return f"{error.filename}: {error.strerror}" if error.filename else None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     own = Path(frame.f_code.co_filename).resolve().is_relative_to(_PACKAGE)
@@ -223,144 +230,3 @@ def _help(*, with_config: bool) -> str:
         suffix = "" if default is None else f" (default: {default})"
         lines.append(f"  --{name}: {text}{suffix}")
     return "\n".join(lines)
-
-
-class Progress:
-    """Tells how a training run gets on: plain lines. A context manager."""
-
-    def __init__(self, iterations: int) -> None:
-        """Args: iterations: how many the run has in all."""
-        self._iterations = iterations
-        self._iteration_seconds: list[float] = []
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        sys.stdout.flush()
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        print(text, flush=True)
-
-    def resume(self, iteration: int) -> None:
-        """Take note that so many iterations were done before."""
-
-    def stage(self, iteration: int, stage: str) -> None:
-        """Take note that a stage of an iteration, counted from 1, begins."""
-
-    def iteration(self, iteration: int, metrics: Metrics) -> None:
-        """Tell the numbers of a complete iteration."""
-        self._note_seconds(metrics)
-        parts = [f"iteration {iteration}/{self._iterations}", *summary(metrics).values()]
-        self.say("; ".join([*parts, f"{self._time_left(iteration)} left"]))
-        for line in evaluation_lines(metrics):
-            self.say(f"  {line}")
-
-    def _note_seconds(self, metrics: Metrics) -> None:
-        """Remember what an iteration took, without compilations, which do not come again."""
-        self._iteration_seconds.append(
-            metrics["iteration_seconds"] - metrics.get("compile_seconds", 0.0)
-        )
-
-    def _time_left(self, iteration: int) -> str:
-        recent = self._iteration_seconds[-_RECENT_ITERATIONS:]
-        seconds = (self._iterations - iteration) * sum(recent) / max(len(recent), 1)
-        return str(datetime.timedelta(seconds=round(seconds)))
-
-
-class LiveProgress(Progress):
-    """Tells how a training run gets on: a panel at the foot of a terminal."""
-
-    def __init__(self, iterations: int) -> None:
-        """Args: iterations: how many the run has in all."""
-        super().__init__(iterations)
-        self._done = 0
-        self._stage, self._stage_start = "starting", time.monotonic()
-        self._rows: dict[str, str] = {}
-        self._evaluation: list[str] = []
-        self._live = rich.live.Live(get_renderable=self._panel, refresh_per_second=2)
-
-    def __enter__(self) -> Progress:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Print a line above the panel."""
-        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def resume(self, iteration: int) -> None:
-        """Show that so many iterations were done before."""
-        self._done = iteration
-
-    def stage(self, iteration: int, stage: str) -> None:
-        """Show which stage of which iteration, counted from 1, runs."""
-        self._stage, self._stage_start = f"{stage} of iteration {iteration}", time.monotonic()
-
-    def iteration(self, iteration: int, metrics: Metrics) -> None:
-        """Show the numbers of a complete iteration."""
-        self._note_seconds(metrics)
-        self._done, self._rows = iteration, summary(metrics)
-        self._evaluation = evaluation_lines(metrics) or self._evaluation
-
-    def _panel(self) -> rich.table.Table:
-        table = rich.table.Table.grid(padding=(0, 2))
-        bar = rich.progress_bar.ProgressBar(self._iterations, self._done, width=40)
-        left = f"{self._time_left(self._done)} left" if self._iteration_seconds else ""
-        table.add_row("iteration", f"{self._done}/{self._iterations}  {left}")
-        table.add_row("", bar)
-        table.add_row("stage", f"{self._stage}, {time.monotonic() - self._stage_start:.0f} s")
-        for name, text in self._rows.items():
-            table.add_row(name, text)
-        for number, line in enumerate(self._evaluation):
-            table.add_row("" if number else "evaluation", line)
-        return table
-
-
-def progress(iterations: int) -> Progress:
-    """Return the progress display that suits standard output."""
-    return LiveProgress(iterations) if sys.stdout.isatty() else Progress(iterations)
-
-
-def summary(metrics: Metrics) -> dict[str, str]:
-    """Return an iteration's seconds, speed and losses in words, by topic."""
-    phases = [
-        f"{label} {metrics[name]:.1f}"
-        for name, label in _PHASES.items()
-        if metrics.get(name) is not None
-    ]
-    texts = {"seconds": f"{metrics['iteration_seconds']:.1f} s ({', '.join(phases)})"}
-    if "traversal/nodes_per_second" in metrics:
-        texts["speed"] = (
-            f"{metrics['traversal/nodes_per_second']:,.0f} nodes/s, "
-            f"occupancy {metrics['traversal/lane_occupancy']:.2f}"
-        )
-    losses = [
-        f"{name.removeprefix('loss/')} {value:.4g}"
-        for name, value in metrics.items()
-        if name.startswith("loss/")
-    ]
-    if losses:
-        texts["loss"] = f"loss {', '.join(losses)}"
-    return texts
-
-
-def evaluation_lines(metrics: Metrics) -> list[str]:
-    """Return one line per policy and opponent met, from `eval/<opponent>/<policy>/<metric>`."""
-    pairs = dict.fromkeys(
-        tuple(name.split("/")[1:3]) for name in metrics if re.fullmatch("eval/[^/]+/[^/]+/.+", name)
-    )
-    lines = []
-    for opponent, policy in pairs:
-        points, points_error, wins, wins_error = (
-            metrics[f"eval/{opponent}/{policy}/{metric}"]
-            for metric in ("points_per_round", "points_per_round_se", "win_rate", "win_rate_se")
-        )
-        lines.append(
-            f"{policy} against {opponent}: {points:+.2f} +- {points_error:.2f} points a round, "
-            f"wins {100 * wins:.1f} +- {100 * wins_error:.1f} %"
-        )
-    return lines

@@ -132,8 +132,8 @@ class NetworkSettings:
     """The shape of the networks; advantage and average policy share it."""
 
     kind: Literal["cards", "mlp"]
-    width: Annotated[int, _Integer(1, example=64)]
-    depth: Annotated[int, _Integer(1, example=3)]
+    width: Annotated[int, _Integer(1, example=64, high=2**16)]
+    depth: Annotated[int, _Integer(1, example=3, high=1000)]
     layer_norm: bool
     residual: bool
     per_player: bool
@@ -144,20 +144,20 @@ class TraversalSettings:
     """How regrets are sampled."""
 
     scheme: Literal["branch", "outcome", "external"]
-    traversals: Annotated[int, _Integer(1, example=1024)]
-    lanes: Annotated[int, _Integer(1, example=4096)]
+    traversals: Annotated[int, _Integer(1, example=1024, high=2**28)]
+    lanes: Annotated[int, _Integer(1, example=4096, high=2**24)]
     exploration: Annotated[float, _Real(low=0.0, high=1.0, example=0.1)]
     max_branching_nodes: Annotated[int, _Integer(1, example=2)]
     fallback: Literal["argmax", "uniform"]
-    pops_per_pass: Annotated[int, _Integer(1, example=4)]
+    pops_per_pass: Annotated[int, _Integer(1, example=4, high=2**16)]
 
 
 @dataclasses.dataclass(frozen=True)
 class MemorySettings:
     """How many samples are kept, and in which precision."""
 
-    advantage_capacity: Annotated[int, _Integer(1, example=1_000_000)]
-    strategy_capacity: Annotated[int, _Integer(1, example=1_000_000)]
+    advantage_capacity: Annotated[int, _Integer(1, example=1_000_000, high=2**30)]
+    strategy_capacity: Annotated[int, _Integer(1, example=1_000_000, high=2**30)]
     target_dtype: Literal["bfloat16", "float16", "float32"]
 
 
@@ -167,7 +167,7 @@ class FitSettings:
 
     start: Literal["scratch", "warm"]
     updates: Annotated[int, _Integer(1, example=500)]
-    batch_size: Annotated[int, _Integer(1, example=1024)]
+    batch_size: Annotated[int, _Integer(1, example=1024, high=2**24)]
     learning_rate: Annotated[float, _Real(above=0.0, example=1e-3)]
     gradient_clip: Annotated[float, _Real(above=0.0, example=1.0)]
     weighting: Literal["linear", "uniform"]
@@ -185,7 +185,7 @@ class EvaluationSettings:
     """Matches played during training."""
 
     every: Annotated[int, _Integer(0, example=10)]
-    pairs: Annotated[int, _Integer(2, example=1000)]
+    pairs: Annotated[int, _Integer(2, example=1000, high=2**24)]
     opponents: Annotated[tuple[str, ...], _OPPONENTS]
     policies: Annotated[tuple[str, ...], _POLICIES]
 

@@ -59,6 +59,12 @@ def main(argv: list[str]) -> None:
     if not 0 <= _SEED.value < 2**32:
         raise ValueError(f"--seed={_SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
+    for flag, names in (("policies", _POLICIES.value), ("opponents", _OPPONENTS.value)):
+        if names is not None and (not names or len(set(names)) < len(names)):
+            raise ValueError(
+                f"--{flag}={','.join(names)}: must be different names, separated by commas, and at "
+                f"least one; e.g. {'average' if flag == 'policies' else 'random'}"
+            )
     game, policies, iteration = load(Path(_CHECKPOINT.value))
     for name in _POLICIES.value:
         if name not in policies:

@@ -37,7 +37,9 @@ class MetricsWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        # A line that a full disk refused is still buffered, and has been complained about.
+        with contextlib.suppress(OSError):
+            self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
 
@@ -84,8 +86,9 @@ def read(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(whole, start=1):
         try:
             line = json.loads(text)
-            int(line["iteration"])
-        except (ValueError, TypeError, KeyError):
+            if type(line["iteration"]) is not int:
+                raise TypeError("iteration")
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise ValueError(
                 f"{path}:{number}: must be a JSON object with an iteration; delete the line"
             ) from None

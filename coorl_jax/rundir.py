@@ -105,7 +105,7 @@ def check_resume(path: Path, settings: config_lib.Settings) -> None:
       ValueError: naming every field that differs from the saved one and may not.
     """
     saved = saved_settings(path)
-    if saved is None:
+    if saved is None or not _has_trained(path):
         return
     refused = [
         f"config.{field} is {new!r}, was {old!r}"
@@ -117,6 +117,17 @@ def check_resume(path: Path, settings: config_lib.Settings) -> None:
             f"--workdir={path}: a run resumes with the configuration it was started with, but "
             f"{'; '.join(refused)}; leave --config out to take the saved one"
         )
+
+
+def _has_trained(path: Path) -> bool:
+    """Return whether a run has left anything that a changed configuration would spoil.
+
+    One that failed or was stopped before its first checkpoint has not.
+    """
+    metrics, checkpoints = path / "metrics.jsonl", path / "checkpoints"
+    return (metrics.exists() and metrics.stat().st_size > 0) or (
+        checkpoints.is_dir() and any(entry.name.isdecimal() for entry in checkpoints.iterdir())
+    )
 
 
 def open_run(path: Path, settings: config_lib.Settings) -> RunDirectory:

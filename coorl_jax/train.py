@@ -19,13 +19,16 @@ from absl import flags
 
 from coorl_jax import commandline, rundir
 from coorl_jax import config as config_lib
+from coorl_jax import progress as progress_lib
 from coorl_jax.metrics import MetricsWriter, read, timed
+from coorl_jax.progress import Progress, evaluation_lines, tell
+from coorl_jax.signals import StopRequest
 
 # What loads jax is imported where it is used, so that mistakes are answered at once.
 if TYPE_CHECKING:
     from coorl_jax.cfr.iteration import Trainer
     from coorl_jax.checkpoint import CheckpointStore
-    from coorl_jax.runtime import CompileCounter, StopRequest
+    from coorl_jax.runtime import CompileCounter
 
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "run directory to create or to resume; if not given, a new one below runs/"
@@ -43,7 +46,7 @@ def main(argv: list[str]) -> None:
     else:
         settings = commandline.config_settings()
         if commandline.config_path() is None:
-            print(
+            tell(
                 f"preset {settings.preset}, chosen for the device found; "
                 "for another: --config=configs/default.py:smoke"
             )
@@ -63,6 +66,13 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
     Raises:
       ValueError: for a mistake in the settings, or a directory where they cannot be used.
     """
+    # Before jax is loaded: a library's callback may swallow Python's own KeyboardInterrupt.
+    with StopRequest(lambda name: tell(f"{name}: {_STOPPING}")) as stop:
+        return _train(settings, workdir, stop)
+
+
+def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> Path:
+    """Train as `train` does, until asked to stop."""
     from coorl_jax import agents, runtime
     from coorl_jax.cfr.iteration import STAGES, Trainer
     from coorl_jax.checkpoint import CheckpointStore
@@ -79,8 +89,7 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
     keep = settings.checkpoint
     with (
         rundir.open_run(workdir, settings) as run,
-        commandline.progress(settings.iterations) as progress,
-        runtime.StopRequest(lambda name: progress.say(f"{name}: {_STOPPING}")) as stop,
+        progress_lib.progress(settings.iterations) as progress,
         runtime.CompileCounter() as compilations,
         CheckpointStore(run.checkpoints, keep=keep.keep) as states,
         CheckpointStore(run.policies, keep=keep.keep_policies) as policies,
@@ -97,7 +106,7 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
         training.restore(read(run.metrics))
         progress.say("the first iteration takes longer: it compiles, for half a minute on a CPU")
         completed = training.run(stop)
-    _print_outcome(run, settings, completed)
+    _tell_outcome(run, settings, completed)
     return run.path
 
 
@@ -117,7 +126,7 @@ class _Training:
         states: CheckpointStore,
         policies: CheckpointStore,
         writer: MetricsWriter,
-        progress: commandline.Progress,
+        progress: Progress,
         compilations: CompileCounter,
     ) -> None:
         self._settings = settings
@@ -257,22 +266,22 @@ class _Training:
         self._pending = {}
 
 
-def _print_outcome(run: rundir.RunDirectory, settings: config_lib.Settings, completed: int) -> None:
+def _tell_outcome(run: rundir.RunDirectory, settings: config_lib.Settings, completed: int) -> None:
     """Print the last evaluation, and the commands to evaluate and to go on."""
     lines = read(run.metrics)
     path = shlex.quote(str(run.path))
     resume = f"python -m coorl_jax.train --workdir={path}"
     if completed < settings.iterations or not lines or lines[-1]["iteration"] < completed:
-        print(
+        tell(
             f"stopped after {completed} of {settings.iterations} iterations; to go on:\n  {resume}"
         )
         return
-    print(f"finished {completed} iterations")
-    evaluations = [text for line in lines if (text := commandline.evaluation_lines(line))]
+    tell(f"finished {completed} iterations")
+    evaluations = [text for line in lines if (text := evaluation_lines(line))]
     for text in evaluations[-1] if evaluations else ():
-        print(f"  {text}")
-    print(f"to evaluate:\n  python -m coorl_jax.evaluate --checkpoint={path}")
-    print(f"to train on:\n  {resume} --config.iterations={2 * settings.iterations}")
+        tell(f"  {text}")
+    tell(f"to evaluate:\n  python -m coorl_jax.evaluate --checkpoint={path}")
+    tell(f"to train on:\n  {resume} --config.iterations={2 * settings.iterations}")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_is_hashable_and_frozen():
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [
-        ("traversal.lanes", 0, "must be an integer from 1 to 2147483647, in digits; e.g. 4096"),
+        ("traversal.lanes", 0, "must be an integer from 1 to 16777216, in digits; e.g. 4096"),
         ("traversal.lanes", 1e6, "must be an integer from 1"),
         ("traversal.lanes", True, "must be an integer from 1"),
         ("memory.advantage_capacity", -5, "must be an integer from 1"),

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "coorl_jax"
 FLOORS = {
     "config": 0,
     "runtime": 0,
+    "signals": 0,
     "metrics": 0,
     "games.game": 1,
     "games": 2,
@@ -34,6 +35,7 @@ FLOORS = {
     "agents": 5,
     "evaluation": 6,
     "checkpoint": 6,
+    "progress": 6,
     "rundir": 7,
     "commandline": 7,
     "train": 8,

@@ -54,9 +54,13 @@ def test_what_may_change_is_recorded_on_resume(tmp_path):
         assert rundir.saved_settings(tmp_path) == longer
 
 
+def train_a_little(path):
+    with rundir.open_run(path, SETTINGS) as run:
+        run.metrics.write_text('{"iteration": 1}\n')
+
+
 def test_other_settings_are_refused_by_field_with_both_values(tmp_path):
-    with rundir.open_run(tmp_path, SETTINGS):
-        pass
+    train_a_little(tmp_path)
     before = contents(tmp_path)
     other = config.override(SETTINGS, {"iterations": 99, "seed": 5, "network.width": 7})
     with pytest.raises(ValueError, match=r"--workdir=") as error:
@@ -67,9 +71,20 @@ def test_other_settings_are_refused_by_field_with_both_values(tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_other_settings_are_taken_where_nothing_was_trained(tmp_path):
+    other = config.override(SETTINGS, {"network.width": 7})
+    with rundir.open_run(tmp_path, SETTINGS) as run:
+        run.metrics.touch()
+        run.checkpoints.mkdir()
+    with rundir.open_run(tmp_path, other):
+        assert rundir.saved_settings(tmp_path) == other
+    (run.checkpoints / "2").mkdir()
+    with pytest.raises(ValueError, match=r"config\.network\.width is 32, was 7"):
+        rundir.check_resume(tmp_path, SETTINGS)
+
+
 def test_run_of_another_game_is_refused(tmp_path):
-    with rundir.open_run(tmp_path, SETTINGS):
-        pass
+    train_a_little(tmp_path)
     other = config.from_config_dict(kuhn.get_config())
     with pytest.raises(ValueError, match=r"config\.game\.name is 'kuhn_poker', was 'lost_cities'"):
         rundir.check_resume(tmp_path, other)

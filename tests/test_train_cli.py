@@ -18,7 +18,8 @@ import pytest
 import rich.console
 
 from configs import kuhn
-from coorl_jax import commandline, config, train
+from coorl_jax import config, train
+from coorl_jax import progress as progress_lib
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.checkpoint import CheckpointStore
 
@@ -243,6 +244,38 @@ def test_signals_stop_with_a_checkpoint_and_exit_code_0(tmp_path, number):
         assert store.steps()[-1] // len(iteration_lib.STAGES) == done
 
 
+def test_interrupt_leaves_a_checkpoint_although_nobody_reads_the_output_any_more(tmp_path):
+    """At Ctrl-C the `tee` of `train | tee log` is gone before the run has stopped."""
+    run = tmp_path / "run"
+    process = start(run, "--config.iterations=100000", "--config.checkpoint.every=50000")
+    wait_for_line(process, "iteration 2/")
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 0
+    with CheckpointStore(run / "checkpoints", read_only=True) as store:
+        assert store.steps()[-1] >= 2 * len(iteration_lib.STAGES)
+
+
+def test_request_to_stop_counts_while_jax_is_being_loaded(tmp_path):
+    run = tmp_path / "run"
+    program = (
+        "import os, signal, sys; from coorl_jax import train; from coorl_jax.signals import "
+        "StopRequest; enter = StopRequest.__enter__\n"
+        "def enter_and_interrupt(self):\n"
+        "    assert 'jax' not in sys.modules\n"
+        "    enter(self); os.kill(os.getpid(), signal.SIGINT); return self\n"
+        "StopRequest.__enter__ = enter_and_interrupt\n"
+        "from configs import kuhn; from coorl_jax import config; import pathlib\n"
+        "train.train(config.from_config_dict(kuhn.get_config()), pathlib.Path(sys.argv[1]))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, run],
+        env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "stopped after 0 of" in result.stdout
+
+
 NUMBERS = {
     "iteration_seconds": 3.21,
     # Not to be expected again in the time left.
@@ -261,7 +294,7 @@ NUMBERS = {
 
 class TestTelling:
     def test_plain_lines(self, capsys):
-        with commandline.Progress(11) as progress:
+        with progress_lib.Progress(11) as progress:
             progress.iteration(1, NUMBERS)
         assert capsys.readouterr().out == (
             "iteration 1/11; 3.2 s (traversal 2.0, advantage 0.6); 51,234 nodes/s, "
@@ -270,7 +303,7 @@ class TestTelling:
         )
 
     def test_terminal_panel(self):
-        progress = commandline.LiveProgress(11)
+        progress = progress_lib.LiveProgress(11)
         progress.stage(2, "traverse")
         progress.iteration(1, NUMBERS)
         console = rich.console.Console(width=120)

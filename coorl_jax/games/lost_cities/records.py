@@ -270,6 +270,9 @@ def _parse(line: str, where: str, number: int) -> Record:
         raise RecordError(
             f"{where}: must be one JSON object, but at column {error.colno}: {error.msg}"
         ) from error
+    except (ValueError, RecursionError) as error:
+        # Numbers of thousands of digits, brackets thousands deep.
+        raise RecordError(f"{where}: must be one JSON object, but: {error}") from error
     if not isinstance(entry, dict):
         raise RecordError(f'{where}: must be one JSON object; e.g. {{"config": ...}}')
     rules = _parse_rules(_get(entry, "config", dict, where), where)
