@@ -95,7 +95,7 @@ def _base() -> ml_collections.ConfigDict:
     # Policy where no advantage is positive: argmax (the highest one) or uniform.
     traversal.fallback = "argmax"
     # Returns to a parent node resolved per network evaluation (performance only).
-    traversal.pops_per_pass = 4
+    traversal.pops_per_pass = 16
 
     config.memory = memory = ml_collections.ConfigDict()
     # Samples kept for the advantage network.
@@ -222,7 +222,6 @@ def _predecessor(config: ml_collections.ConfigDict) -> None:
     config.traversal.scheme = "outcome"
     config.traversal.traversals = 280
     config.traversal.lanes = 280
-    config.traversal.pops_per_pass = 16
     config.memory.advantage_capacity = 2_000_000
     config.memory.strategy_capacity = 2_000_000
     config.advantage.updates = 512

@@ -18,6 +18,7 @@ from coorl_jax.cfr import reservoir
 from coorl_jax.cfr.iteration import STAGES, Trainer
 from coorl_jax.cfr.samples import unpack_legal
 from coorl_jax.evaluation import suite
+from coorl_jax.evaluation.exploitability import as_policy_fn, nash_conv
 from coorl_jax.games import tree as trees
 from coorl_jax.games.kuhn_poker import KuhnPoker
 from coorl_jax.runtime import CACHE_VARIABLE, CompileCounter
@@ -377,66 +378,11 @@ def test_settings_that_cannot_be_trained_are_refused(settings, sentence):
 # Learning.
 
 
-def nash_conv(tree, policy):
-    """Return what both players together gain by best responses to float64[I, A], in points.
-
-    A best response is found from the longest histories upwards: at each of the player's information
-    states the action with the highest value, summed over histories weighted by the probability that
-    chance and the opponent go there. In a zero-sum game the values of the policy itself cancel.
-    """
-    weights = trees.counterfactual_reaches(tree, policy)
-    gains = 0.0
-    for player, sign in ((0, 1.0), (1, -1.0)):
-        response = policy.copy()
-        value = np.zeros(0)
-        for depth in reversed(range(len(tree.levels))):
-            level, below = tree.levels[depth], value
-            value = sign * level.returns
-            if depth + 1 < len(tree.levels):
-                child = tree.levels[depth + 1]
-                state = level.information_state[child.parent]
-                action_values = np.where(tree.legal, 0.0, -np.inf)
-                np.add.at(
-                    action_values, (state, child.action), weights[depth][child.parent] * below
-                )
-                own = np.unique(state[level.player[child.parent] == player])
-                response[own] = np.eye(policy.shape[1])[action_values[own].argmax(axis=1)]
-                value = value + np.bincount(
-                    child.parent, response[state, child.action] * below, minlength=len(value)
-                )
-        gains += value @ tree.levels[0].chance
-    return gains
-
-
-def equilibrium_of_kuhn_poker(tree, alpha):
-    """Return Kuhn's equilibria, one for each alpha in [0, 1/3]: how often player 0 bluffs."""
-    bet = {
-        # (card, history): after nothing, pass, bet, and pass and bet.
-        **{(0, 0): alpha, (1, 0): 0, (2, 0): 3 * alpha},
-        **{(0, 1): 1 / 3, (1, 1): 0, (2, 1): 1},
-        **{(0, 2): 0, (1, 2): 1 / 3, (2, 2): 1},
-        **{(0, 4): 0, (1, 4): alpha + 1 / 3, (2, 4): 1},
-    }
-    bets = np.array([bet[card, history] for card, history, _ in tree.packed.tolist()])
-    return np.stack([1 - bets, bets], axis=1)
-
-
-def test_nash_conv_of_known_policies():
-    tree = trees.enumerate_game(KuhnPoker())
-    for alpha in (0.0, 0.2, 1 / 3):
-        assert nash_conv(tree, equilibrium_of_kuhn_poker(tree, alpha)) == pytest.approx(0)
-    # OpenSpiel's figure for the uniform policy is 11/12.
-    assert nash_conv(tree, np.full((12, 2), 0.5)) == pytest.approx(11 / 12)
-    # Who always passes is robbed of the ante by a bet, in either seat.
-    assert nash_conv(tree, np.tile([1.0, 0.0], (12, 1))) == pytest.approx(2)
-
-
 def test_the_average_policy_approaches_equilibrium():
     # Half of the shipped run: about 0.03, as after all of it, where uniform play has 0.92.
     trainer = Trainer(config.from_config_dict(kuhn.get_config()))
     state, _ = advance(trainer, trainer.init(), 100)
     tree = trees.enumerate_game(trainer.game)
-    average = jax.jit(trainer.policies(state)["average"].action_probabilities)
-    assert nash_conv(tree, trees.evaluate_policy(tree, average)) < 0.1
-    values = trees.advantages(tree, average)
-    assert values.value == pytest.approx(-1 / 18, abs=0.03)
+    found = nash_conv(tree, as_policy_fn(trainer.policies(state)["average"]))
+    assert found.nash_conv < 0.1
+    assert found.value == pytest.approx(-1 / 18, abs=0.03)

@@ -8,9 +8,10 @@ from typing import Any
 
 from coorl_jax.games.game import Game
 from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.games.leduc_poker import LeducPoker
 from coorl_jax.games.lost_cities import LostCities
 
-_GAMES = {"lost_cities": LostCities, "kuhn_poker": KuhnPoker}
+_GAMES = {"lost_cities": LostCities, "kuhn_poker": KuhnPoker, "leduc_poker": LeducPoker}
 
 
 def make(name: str, rules: Mapping[str, Any]) -> Game:

@@ -177,6 +177,25 @@ def evaluate_policy(tree: Tree, policy_fn: PolicyFn) -> np.ndarray:
     return policy
 
 
+def expected_value(tree: Tree, policy: np.ndarray) -> float:
+    """Compute what a policy that both players use is worth.
+
+    Args:
+      tree: the game.
+      policy: float64[I, A].
+
+    Returns:
+      Points of player 0 a round.
+    """
+    value = tree.levels[-1].returns
+    for level, child in zip(tree.levels[-2::-1], tree.levels[:0:-1], strict=True):
+        probability = policy[level.information_state[child.parent], child.action]
+        value = level.returns + np.bincount(
+            child.parent, probability * value, minlength=len(level.parent)
+        )
+    return float(value @ tree.levels[0].chance)
+
+
 def counterfactual_reaches(tree: Tree, policy: np.ndarray) -> list[np.ndarray]:
     """Compute how likely chance and the opponent of the player to move are to reach a history.
 
