@@ -72,6 +72,11 @@ def main(argv: list[str]) -> None:
                 f"--policies={name}: must be among {', '.join(policies)}; e.g. average"
             )
     opponents = agents.names(game) if _OPPONENTS.value is None else _OPPONENTS.value
+    try:
+        for opponent in opponents:
+            agents.make(opponent, game)
+    except ValueError as error:
+        raise ValueError(f"--opponents: {error}") from error
     record = None if _RECORD.value is None else Path(_RECORD.value)
     if record is not None:
         _check_record(record, game)

@@ -130,7 +130,7 @@ def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
         (["--checkpoint={run}/policies/7"], "policies/7"),
         (["--checkpoint={run}", "--pairs=1"], "--pairs=1: must be at least 2"),
         (["--checkpoint={run}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
-        (["--checkpoint={run}", "--opponents=bob"], "opponent 'bob': must be one of random, disc"),
+        (["--checkpoint={run}", "--opponents=bob"], "--opponents: opponent 'bob': must be one of"),
         (["--checkpoint={run}", "--policies=best"], "--policies=best: must be among current, av"),
         (
             ["--checkpoint={run}", "--record=no/where.gz"],
@@ -145,3 +145,15 @@ def test_mistakes_are_one_sentence(command, run, kuhn_run, arguments, sentence):
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         command(*(argument.format(run=run, kuhn=kuhn_run) for argument in arguments))
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--policies=", "--policies=: must be different names"),
+        ("--opponents=random,random", "--opponents=random,random: must be different names"),
+    ],
+)
+def test_names_are_given_and_different(command, run, argument, text):
+    with pytest.raises(ValueError, match=text):
+        command(f"--checkpoint={run}", argument)
