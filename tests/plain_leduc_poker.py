@@ -1,4 +1,4 @@
-"""Leduc poker one history at a time, chips counted as at a table; nothing of the package is used."""
+"""Leduc poker one history at a time, chips counted as at a table, without the package."""
 
 from __future__ import annotations
 
