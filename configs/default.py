@@ -44,7 +44,7 @@ def _base() -> ml_collections.ConfigDict:
     config.matmul_precision = "default"
 
     config.game = game = ml_collections.ConfigDict()
-    # lost_cities or kuhn_poker; the other fields are the game's rule parameters.
+    # lost_cities, kuhn_poker or leduc_poker; the other fields are the game's rule parameters.
     game.name = "lost_cities"
     # Colours.
     game.colors = 5
@@ -140,6 +140,8 @@ def _base() -> ml_collections.ConfigDict:
     evaluation.opponents = ("random", "discard_only")
     # Policies to evaluate: current (of the last iteration), average (of all).
     evaluation.policies = ("current", "average")
+    # Compute exactly what best responses gain, in points (Kuhn and Leduc poker only).
+    evaluation.nash_conv = False
 
     config.checkpoint = checkpoint = ml_collections.ConfigDict()
     # Iterations between two checkpoints (also after the first and the last).

@@ -4,7 +4,7 @@
 
 In equilibrium player 0 loses 1/18 of an ante a round. After 200 iterations the average policy's
 NashConv, what both players together could gain by best responses, is about 0.03 antes (random play:
-0.92); tests/test_iteration.py computes it.
+0.92).
 """
 
 import ml_collections
@@ -41,6 +41,7 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config.strategy.updates = 200
     config.strategy.batch_size = 256
     config.evaluation.opponents = ("random",)
+    config.evaluation.nash_conv = True
     config.checkpoint.every = 50
     config.checkpoint.keep_policies = 10
     return config

@@ -188,6 +188,7 @@ class EvaluationSettings:
     pairs: Annotated[int, _Integer(2, example=1000, high=2**24)]
     opponents: Annotated[tuple[str, ...], _OPPONENTS]
     policies: Annotated[tuple[str, ...], _POLICIES]
+    nash_conv: bool
 
 
 @dataclasses.dataclass(frozen=True)

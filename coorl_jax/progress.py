@@ -171,7 +171,10 @@ def summary(metrics: Metrics) -> dict[str, str]:
 
 
 def evaluation_lines(metrics: Metrics) -> list[str]:
-    """Return one line per policy and opponent met, from `eval/<opponent>/<policy>/<metric>`."""
+    """Return one line per policy and opponent met, and one per policy whose NashConv is known.
+
+    They come from the metrics `eval/<opponent>/<policy>/<metric>` and `eval/nash_conv/<policy>`.
+    """
     pairs = dict.fromkeys(
         tuple(name.split("/")[1:3]) for name in metrics if re.fullmatch("eval/[^/]+/[^/]+/.+", name)
     )
@@ -185,4 +188,7 @@ def evaluation_lines(metrics: Metrics) -> list[str]:
             f"{policy} against {opponent}: {points:+.2f} +- {points_error:.2f} points a round, "
             f"wins {100 * wins:.1f} +- {100 * wins_error:.1f} %"
         )
+    for name, value in metrics.items():
+        if name.startswith("eval/nash_conv/"):
+            lines.append(f"{name.rpartition('/')[2]}: NashConv {value:.4f} points")
     return lines

@@ -76,6 +76,7 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
     from coorl_jax import agents, runtime
     from coorl_jax.cfr.iteration import STAGES, Trainer
     from coorl_jax.checkpoint import CheckpointStore
+    from coorl_jax.evaluation import suite
 
     rundir.check_resume(workdir, settings)
     runtime.configure(settings.matmul_precision)
@@ -85,6 +86,11 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
             agents.make(opponent, trainer.game)
     except ValueError as error:
         raise ValueError(f"config.evaluation.opponents: {error}") from error
+    if settings.evaluation.nash_conv:
+        try:
+            suite.enumerated(trainer.game)
+        except ValueError as error:
+            raise ValueError(f"config.evaluation.nash_conv=True: {error}") from error
 
     keep = settings.checkpoint
     with (
@@ -222,15 +228,12 @@ class _Training:
         from coorl_jax.evaluation import suite
 
         spec = self._settings.evaluation
-        policies = self._trainer.policies(self._state)
+        game, policies = self._trainer.game, self._trainer.policies(self._state)
+        chosen = {name: policies[name] for name in spec.policies}
         with timed(self._pending, "evaluation_seconds"):
-            rows = suite.evaluate(
-                self._trainer.game,
-                {name: policies[name] for name in spec.policies},
-                spec.opponents,
-                spec.pairs,
-                self._settings.seed,
-            )
+            rows = suite.evaluate(game, chosen, spec.opponents, spec.pairs, self._settings.seed)
+            nash_convs = suite.nash_convs(game, chosen) if spec.nash_conv else {}
+        self._pending |= {f"eval/nash_conv/{name}": value for name, value in nash_convs.items()}
         for row in rows:
             prefix = f"eval/{row['opponent']}/{row['policy']}/"
             self._pending |= {

@@ -17,7 +17,7 @@ import jax
 import pytest
 import rich.console
 
-from configs import kuhn
+from configs import default, kuhn
 from coorl_jax import config, train
 from coorl_jax import progress as progress_lib
 from coorl_jax.cfr import iteration as iteration_lib
@@ -89,6 +89,7 @@ class TestLoop:
             assert line["iteration_seconds"] >= line.get("checkpoint_seconds", 0.0)
             assert {"traversal_seconds", "strategy_train_seconds", "compile_seconds"} <= {*line}
         assert "eval/random/average/points_per_round" in lines[-1]
+        assert 0 < lines[-1]["eval/nash_conv/average"] < 6
         assert sorted(p.name for p in (run / "policies").iterdir()) == ["1", "3", "5"]
         assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["15", "9"]
         out = capsys.readouterr().out
@@ -103,6 +104,15 @@ class TestLoop:
         assert lines[0]["compilations"] > 0
         assert [line["compilations"] for line in lines[2:]] == [0, 0, 0, 0]
         assert lines[-1]["compile_seconds"] == 0.0
+
+    def test_nash_conv_of_a_large_game_is_refused(self, tmp_path):
+        made = config.from_config_dict(default.get_config("smoke"))
+        made = config.override(made, {"evaluation.nash_conv": True})
+        with pytest.raises(
+            ValueError, match=r"config\.evaluation\.nash_conv=True: .*too many deals"
+        ):
+            train.train(made, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
     def test_evaluation_can_be_switched_off(self, tiny, tmp_path):
         run = train.train(settings(**{"evaluation.every": 0}), tmp_path / "run")
@@ -289,6 +299,7 @@ NUMBERS = {
     "eval/random/average/points_per_round_se": 0.5,
     "eval/random/average/win_rate": 0.842,
     "eval/random/average/win_rate_se": 0.01,
+    "eval/nash_conv/average": 0.0314159,
 }
 
 
@@ -300,6 +311,7 @@ class TestTelling:
             "iteration 1/11; 3.2 s (traversal 2.0, advantage 0.6); 51,234 nodes/s, "
             "occupancy 0.96; loss advantage 0.01235; 0:00:20 left\n"
             "  average against random: +12.35 +- 0.50 points a round, wins 84.2 +- 1.0 %\n"
+            "  average: NashConv 0.0314 points\n"
         )
 
     def test_terminal_panel(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import jax
 
 from coorl_jax import agents
+from coorl_jax.evaluation import exploitability
 from coorl_jax.evaluation.match import MatchResult, play
-from coorl_jax.games.game import Game
+from coorl_jax.games import tree as trees
+from coorl_jax.games.game import EnumerableGame, Game
 from coorl_jax.policy import Policy
 
 # Stream of random numbers below the seed; training uses another one (cfr/iteration.py).
@@ -79,3 +82,28 @@ def matches(
                 "elapsed_seconds": time.perf_counter() - started,
             }
             yield row, result
+
+
+def nash_convs(game: Game, policies: Mapping[str, Policy]) -> dict[str, float]:
+    """Return the NashConv of every policy, in points a round.
+
+    Raises:
+      ValueError: for a game that is too large to enumerate, or without perfect recall.
+    """
+    tree = enumerated(game)
+    return {
+        name: exploitability.nash_conv(tree, exploitability.as_policy_fn(policy)).nash_conv
+        for name, policy in policies.items()
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def enumerated(game: Game) -> trees.Tree:
+    """Return the game's tree, enumerated once.
+
+    Raises:
+      ValueError: for a game that is too large to enumerate.
+    """
+    if not isinstance(game, EnumerableGame):
+        raise ValueError(f"{game.name} cannot be enumerated; e.g. kuhn_poker can")
+    return trees.enumerate_game(game)

@@ -122,6 +122,7 @@ class CardGame(Protocol):
         ...
 
 
+@runtime_checkable
 class EnumerableGame(Protocol):
     """A game small enough to enumerate."""
 
