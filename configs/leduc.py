@@ -2,9 +2,9 @@
 
     python -m coorl_jax.train --config=configs/leduc.py
 
-The average policy's NashConv, what both players together could gain by best responses, falls from 4.5
-antes after the first iteration to about 0.3 after 200, in three minutes on two CPU cores, and is
-still falling (seed 0; random play: 4.75).
+The average policy's NashConv, what both players together could gain by best responses, falls from
+4.5 antes after the first iteration to about 0.3 after 200, in three minutes on two CPU cores, and
+is still falling (seed 0; random play: 4.75).
 """
 
 import ml_collections
