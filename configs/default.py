@@ -160,8 +160,8 @@ def _base() -> ml_collections.ConfigDict:
 def _smoke(config: ml_collections.ConfigDict) -> None:
     """Learn full Lost Cities to beat random play, in two minutes on two cores.
 
-    Expect about 97 % of rounds won by the current policy and 87 % by the average policy
-    (docs/strength.md). With so few samples, more updates would only fit their noise.
+    Expect 90 to 98 % of rounds won by the current policy and 88 to 91 % by the average policy, by
+    the seed (docs/strength.md). With so few samples, more updates would only fit their noise.
     """
     config.name = "smoke"
     config.iterations = 12
@@ -178,7 +178,11 @@ def _smoke(config: ml_collections.ConfigDict) -> None:
 
 
 def _cpu(config: ml_collections.ConfigDict) -> None:
-    """Leave the base as it is: it is a long run on a laptop."""
+    """Leave the base as it is: it is a long run on a laptop.
+
+    Expect 98 to 99 % of rounds won against random after 30 to 50 iterations, a quarter of an hour
+    or so on two cores, by the current policy (docs/strength.md).
+    """
 
 
 def _gpu(config: ml_collections.ConfigDict) -> None:
