@@ -8,6 +8,7 @@ import game_checks
 import jax
 import numpy as np
 import pytest
+from policies import uneven, uniform
 
 from coorl_jax.games import tree
 from coorl_jax.games.kuhn_poker import KuhnPoker
@@ -31,19 +32,6 @@ def kuhn():
 @pytest.fixture(scope="module")
 def tiny():
     return tree.enumerate_game(TINY)
-
-
-def uniform(packed, legal):
-    return legal / legal.sum(axis=1, keepdims=True)
-
-
-def uneven(packed, legal):
-    """Return other probabilities in every information state, some of them 0."""
-    rng = np.random.default_rng(5)
-    weights = rng.random(legal.shape) * legal
-    weights[rng.random(legal.shape) < 0.1] = 0
-    weights[weights.sum(axis=1) == 0] = legal[weights.sum(axis=1) == 0]
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def kuhn_policy(bets):
