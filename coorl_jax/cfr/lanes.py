@@ -71,6 +71,28 @@ class Stack(NamedTuple):
     states: State  # leaves [B, E, ...]
 
 
+def at_root(roots: Roots, traversal: jax.Array, status: jax.Array) -> Lanes:
+    """Return lanes at the start of their traversals.
+
+    Args:
+      roots: of all traversals.
+      traversal: int32[B].
+      status: int32[B].
+    """
+    zeros = jnp.zeros_like(traversal)
+    return Lanes(
+        state=jax.tree.map(lambda leaf: leaf[traversal], roots.state),
+        status=status,
+        traversal=traversal,
+        depth=zeros,
+        own_decisions=zeros,
+        branchings=zeros,
+        height=zeros,
+        gives_strategy=jnp.ones(traversal.shape, jnp.bool_),
+        value=jnp.zeros(traversal.shape, jnp.float32),
+    )
+
+
 def empty_stack(game: Game, scheme: Scheme, state: State) -> Stack:
     """Return a stack for each lane of `state` (leaves [B, ...]), of the depth the scheme needs."""
     lanes = jax.tree.leaves(state)[0].shape[0]

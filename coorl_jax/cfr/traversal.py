@@ -33,6 +33,7 @@ from coorl_jax.cfr.lanes import (
     Frame,
     Lanes,
     Stack,
+    at_root,
     compact,
     decision_noise,
     draw_roots,
@@ -120,25 +121,14 @@ def _start(program: Program) -> Machine:
     game, spec = program.game, program.spec
     lanes, traversals = spec.lanes, spec.traversals
     index = jnp.arange(lanes, dtype=jnp.int32)
-    first = jnp.minimum(index, traversals - 1)
-    zeros = jnp.zeros(lanes, jnp.int32)
-    state = jax.tree.map(lambda leaf: leaf[first], program.roots.state)
+    status = jnp.where(index < traversals, DECIDING, IDLE)
+    first = at_root(program.roots, jnp.minimum(index, traversals - 1), status)
     started = min(lanes, traversals)
     zero = jnp.int32(0)
     advantage_room, strategy_room = _room_per_pass(program)
     return Machine(
-        lanes=Lanes(
-            state=state,
-            status=jnp.where(index < traversals, DECIDING, IDLE),
-            traversal=first,
-            depth=zeros,
-            own_decisions=zeros,
-            branchings=zeros,
-            height=zeros,
-            gives_strategy=jnp.ones(lanes, jnp.bool_),
-            value=jnp.zeros(lanes, jnp.float32),
-        ),
-        stack=empty_stack(game, program.scheme, state),
+        lanes=first,
+        stack=empty_stack(game, program.scheme, first.state),
         advantage=outboxes.create(game, 8 * advantage_room),
         strategy=outboxes.create(game, 8 * strategy_room),
         statistics=Statistics(
@@ -336,18 +326,7 @@ def _refill(program: Program, machine: Machine) -> Machine:
     number = statistics.started + jnp.arange(program.width, dtype=jnp.int32)
     taken = (chosen < program.spec.lanes) & (number <= last)
     traversal = jnp.minimum(number, last)
-    zeros = jnp.zeros(program.width, jnp.int32)
-    fresh = Lanes(
-        state=jax.tree.map(lambda leaf: leaf[traversal], program.roots.state),
-        status=jnp.full(program.width, DECIDING),
-        traversal=traversal,
-        depth=zeros,
-        own_decisions=zeros,
-        branchings=zeros,
-        height=zeros,
-        gives_strategy=jnp.ones(program.width, jnp.bool_),
-        value=jnp.zeros(program.width, jnp.float32),
-    )
+    fresh = at_root(program.roots, traversal, jnp.full(program.width, DECIDING))
     index = select(taken, chosen, program.spec.lanes)
     return machine._replace(
         lanes=scatter(lanes._replace(status=status), (index,), fresh),
