@@ -1,7 +1,8 @@
 """The networks: information states to one number per action. The only importer of flax.
 
-B batch, A actions, F features, P packed bytes; C suits, L logits per suit. A network's output is
-an advantage in units of the utility scale, or a logit: what it means is up to the loss.
+B batch, A actions, P packed bytes of an information state, W of a whole state. A policy network's
+output is an advantage in units of the utility scale, or a logit: what it means is up to the loss.
+A value network's output is the utility that the player to move can expect, in the same units.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class NetworkSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A network for a game: hashable, so that it can be a static argument of `jit`.
+    """A network for the decisions of a game; hashable, a static argument of `jit`.
 
     Raises:
       ValueError: if the game offers no view of its cards and the kind is `cards`.
@@ -79,9 +80,19 @@ class Network:
                 "config.network.kind=mlp"
             )
 
+    @property
+    def input_size(self) -> int:
+        """P, bytes of what it reads."""
+        return self.game.packed_size
+
+    @property
+    def num_outputs(self) -> int:
+        """A, one number per action, legal or not."""
+        return self.game.num_actions
+
     def init(self, key: jax.Array) -> Params:
         """Return new parameters; consumes the key."""
-        packed = jnp.zeros((1, self.game.packed_size), jnp.uint8)
+        packed = jnp.zeros((1, self.input_size), jnp.uint8)
         return self._module().init(key, *self._inputs(packed))["params"]
 
     def apply(self, params: Params, packed: jax.Array) -> jax.Array:
@@ -92,7 +103,7 @@ class Network:
           packed: uint8[B, P].
 
         Returns:
-          float32[B, A], one number per action, legal or not.
+          float32[B, A].
         """
         outputs: Any = self._module().apply({"params": params}, *self._inputs(packed))
         return outputs
@@ -100,12 +111,38 @@ class Network:
     def _module(self) -> nn.Module:
         if isinstance(self.game, CardGame) and self.spec.kind == "cards":
             return _Cards(self.spec, self.game.suit_logits, self.game.shared_logits)
-        return _Mlp(self.spec, self.game.num_actions)
+        return _Mlp(self.spec, self.num_outputs)
 
     def _inputs(self, packed: jax.Array) -> tuple[jax.Array, ...]:
         if isinstance(self.game, CardGame) and self.spec.kind == "cards":
             return tuple(jax.vmap(self.game.card_view)(packed))
         return (jax.vmap(self.game.features)(packed),)
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueNetwork(Network):
+    """A network that reads whole states, uint8[B, W], and gives their values, float32[B, 1]."""
+
+    @property
+    def input_size(self) -> int:
+        """W, bytes of a whole state."""
+        return self.game.whole_size
+
+    @property
+    def num_outputs(self) -> int:
+        """One value."""
+        return 1
+
+    def _module(self) -> nn.Module:
+        if self.spec.kind == "cards":
+            return _Cards(self.spec, suit_logits=0, shared_logits=1)
+        return _Mlp(self.spec, self.num_outputs)
+
+    def _inputs(self, packed: jax.Array) -> tuple[jax.Array, ...]:
+        if isinstance(self.game, CardGame) and self.spec.kind == "cards":
+            view = jax.vmap(self.game.whole_card_view)(packed)
+            return view.suits, view.shared
+        return (jax.vmap(self.game.whole_features)(packed),)
 
 
 def apply_per_player(
@@ -150,7 +187,7 @@ class _Mlp(nn.Module):
     """Fully connected layers on flat features."""
 
     spec: NetworkSpec
-    num_actions: int
+    num_outputs: int
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
@@ -161,7 +198,7 @@ class _Mlp(nn.Module):
             x = x + y if self.spec.residual and layer > 0 else y
             if self.spec.layer_norm:
                 x = nn.LayerNorm()(x)
-        return nn.Dense(self.num_actions, kernel_init=_small)(x)
+        return nn.Dense(self.num_outputs, kernel_init=_small)(x)
 
 
 class _Cards(nn.Module):
@@ -174,8 +211,9 @@ class _Cards(nn.Module):
         h_c = LN(relu(W4 [e_c, G]));  h_c = LN(h_c + relu(W5 h_c))   depth - 2 times
         suit logits = W6 h_c;  shared logits = W8 LN(relu(W7 [mean_c h, max_c h, G]))
 
-    A layer W [x, y] on a concatenation is computed as W_x x + W_y y: what all suits share is
-    multiplied once and not C times, and nothing is copied.
+    With `action_index` the result is one logit per action, without it all of them. A layer W [x, y]
+    on a concatenation is computed as W_x x + W_y y: what all suits share is multiplied once and not
+    C times, and nothing is copied.
     """
 
     spec: NetworkSpec
@@ -183,7 +221,9 @@ class _Cards(nn.Module):
     shared_logits: int
 
     @nn.compact
-    def __call__(self, suits: jax.Array, shared: jax.Array, action_index: jax.Array) -> jax.Array:
+    def __call__(
+        self, suits: jax.Array, shared: jax.Array, action_index: jax.Array | None = None
+    ) -> jax.Array:
         width = self.spec.width
         e = _layer_of((suits, shared[:, None]), width)
         e = _layer_of((e,), width)
@@ -191,12 +231,14 @@ class _Cards(nn.Module):
         h = _layer_of((e, pooled[:, None]), width)
         for _ in range(self.spec.depth - 2):
             h = nn.LayerNorm()(h + nn.relu(nn.Dense(width, kernel_init=_he)(h)))
-        suit_logits = nn.Dense(self.suit_logits, kernel_init=_small)(h)
+        logits = []
+        if self.suit_logits:
+            suit_logits = nn.Dense(self.suit_logits, kernel_init=_small)(h)
+            logits.append(suit_logits.reshape(suit_logits.shape[0], -1))
         last = _layer_of((*_pool(h), pooled), width)
-        shared_logits = nn.Dense(self.shared_logits, kernel_init=_small)(last)
-        flat = suit_logits.reshape(suit_logits.shape[0], -1)
-        logits = jnp.concatenate([flat, shared_logits], axis=1)
-        return jnp.take_along_axis(logits, action_index, axis=1)
+        logits.append(nn.Dense(self.shared_logits, kernel_init=_small)(last))
+        flat = jnp.concatenate(logits, axis=1)
+        return flat if action_index is None else jnp.take_along_axis(flat, action_index, axis=1)
 
 
 def _layer_of(parts: tuple[jax.Array, ...], width: int) -> jax.Array:

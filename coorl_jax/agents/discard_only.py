@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from coorl_jax.games.lost_cities import LostCities
+from coorl_jax.games.lost_cities import LostCities, information
 from coorl_jax.games.lost_cities.rules import DRAW_PHASE
 
 
@@ -21,6 +22,6 @@ class DiscardOnly:
     def action_probabilities(self, packed: jax.Array, legal: jax.Array) -> jax.Array:
         """Return float32[B, A] from uint8[B, P] and bool[B, A]."""
         discard_first, draw_deck = 1, 2 * self.game.hand_size
-        draws = jax.vmap(self.game.phase_of)(packed) == DRAW_PHASE
+        draws = jax.vmap(partial(information.phase, self.game))(packed) == DRAW_PHASE
         action = jnp.where(draws, draw_deck, discard_first)
         return jax.nn.one_hot(action, self.game.num_actions, dtype=jnp.float32) * legal

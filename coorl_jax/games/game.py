@@ -23,7 +23,8 @@ NUM_PLAYERS = 2
 class Game(Protocol):
     """A two-player zero-sum game of imperfect information, as pure array functions.
 
-    A actions, P packed bytes, F features; all functions take and give one state.
+    A actions, P packed bytes, F features, W bytes and G features of a whole state; all functions
+    take and give one state.
     """
 
     @property
@@ -92,9 +93,31 @@ class Game(Protocol):
         """Return the seat, int32 0 or 1, of the player that uint8[P] belongs to."""
         ...
 
+    @property
+    def whole_size(self) -> int:
+        """W, the bytes of one packed whole state."""
+        ...
+
+    @property
+    def num_whole_features(self) -> int:
+        """G, the length of `whole_features`."""
+        ...
+
+    def whole_state(self, state: State) -> jax.Array:
+        """Return uint8[W]: all that either player knows, as the player to move would write it.
+
+        What nobody has seen yet, such as the order of a deck, is not in it. It is what a value
+        network reads: the players' own policies never see it.
+        """
+        ...
+
+    def whole_features(self, packed: jax.Array) -> jax.Array:
+        """Return float32[G] from uint8[W]; cheap, since it runs inside the loss."""
+        ...
+
 
 class CardView(NamedTuple):
-    """An information state as the colour-equivariant `cards` network reads it.
+    """An information state or whole state as the colour-equivariant `cards` network reads it.
 
     C suits, Fs features per suit, Fg features that belong to no suit, A actions.
     """
@@ -119,6 +142,10 @@ class CardGame(Protocol):
 
     def card_view(self, packed: jax.Array) -> CardView:
         """Return the view of uint8[P]."""
+        ...
+
+    def whole_card_view(self, packed: jax.Array) -> CardView:
+        """Return the view of a whole state, uint8[W]; its `action_index` has no meaning."""
         ...
 
 

@@ -105,16 +105,31 @@ class KuhnPoker:
 
     def features(self, packed: jax.Array) -> jax.Array:
         """Return float32[F]: the packed bytes, one-hot."""
-        return jnp.concatenate(
-            [
-                (np.arange(size, dtype=np.uint8) == packed[i]).astype(jnp.float32)
-                for i, size in enumerate((_CARDS, _HISTORIES, 2))
-            ]
-        )
+        return _one_hot(packed, (_CARDS, _HISTORIES, 2))
 
     def seat(self, packed: jax.Array) -> jax.Array:
         """Return the seat of the player that uint8[3] belongs to, int32."""
         return packed[2].astype(jnp.int32)
+
+    @property
+    def whole_size(self) -> int:
+        """Bytes: the mover's card, the other card, history, seat of the mover."""
+        return 4
+
+    @property
+    def num_whole_features(self) -> int:
+        """Both cards, history and seat, one-hot."""
+        return 2 * _CARDS + _HISTORIES + 2
+
+    def whole_state(self, state: State) -> jax.Array:
+        """Return uint8[4]: the mover's card, the other card, history, seat of the mover."""
+        seat = self.player(state)
+        cards = jnp.where(seat == 0, state.cards, state.cards[::-1])
+        return jnp.stack([*cards, state.history, seat]).astype(jnp.uint8)
+
+    def whole_features(self, packed: jax.Array) -> jax.Array:
+        """Return float32[G]: the bytes, one-hot."""
+        return _one_hot(packed, (_CARDS, _CARDS, _HISTORIES, 2))
 
     def enumerate_deals(self) -> tuple[State, np.ndarray]:
         """Return the six deals and their probabilities."""
@@ -123,3 +138,13 @@ class KuhnPoker:
             cards=jnp.asarray(deals, jnp.int32), history=jnp.zeros(len(deals), jnp.int32)
         )
         return states, np.full(len(deals), 1.0 / len(deals))
+
+
+def _one_hot(values: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    """Return float32[sum of sizes], each value one-hot among as many as its size."""
+    return jnp.concatenate(
+        [
+            (np.arange(size, dtype=np.uint8) == value).astype(jnp.float32)
+            for value, size in zip(values, sizes, strict=True)
+        ]
+    )

@@ -139,23 +139,32 @@ class LeducPoker:
 
     def features(self, packed: jax.Array) -> jax.Array:
         """Return float32[F]: ranks, lines and seat, one-hot; a hidden card is all zeros."""
-        own, public, first, second, seat = packed
-        return jnp.concatenate(
-            [
-                (np.arange(size, dtype=np.uint8) == value).astype(jnp.float32)
-                for value, size in (
-                    (own // _SUITS, _RANKS),
-                    (public // _SUITS, _RANKS),
-                    (first, len(_OPEN + _CALLED)),
-                    (second, len(_OPEN)),
-                    (seat, 2),
-                )
-            ]
-        )
+        return _one_hot(packed, cards=2)
 
     def seat(self, packed: jax.Array) -> jax.Array:
         """Return the seat of the player that uint8[5] belongs to, int32."""
         return packed[4].astype(jnp.int32)
+
+    @property
+    def whole_size(self) -> int:
+        """Bytes: the mover's card, the other's, public card, line of each round, mover's seat."""
+        return 6
+
+    @property
+    def num_whole_features(self) -> int:
+        """Ranks of the three cards, lines and seat, one-hot."""
+        return _RANKS + self.num_features
+
+    def whole_state(self, state: State) -> jax.Array:
+        """Return uint8[6]: the mover's information state with the other's card behind its own."""
+        seat = self.player(state)
+        packed = self.information_state(state, seat)
+        other = jnp.where(seat == 0, state.cards[1], state.cards[0]).astype(jnp.uint8)
+        return jnp.concatenate([packed[:1], other[None], packed[1:]])
+
+    def whole_features(self, packed: jax.Array) -> jax.Array:
+        """Return float32[G]: ranks, lines and seat, one-hot; a hidden card is all zeros."""
+        return _one_hot(packed, cards=3)
 
     def enumerate_deals(self) -> tuple[State, np.ndarray]:
         """Return the 120 deals and their probabilities."""
@@ -174,3 +183,15 @@ def _round(state: State) -> jax.Array:
 def _line(state: State) -> jax.Array:
     """Return the line of the current round."""
     return state.lines[_round(state)]
+
+
+def _one_hot(values: jax.Array, cards: int) -> jax.Array:
+    """Return the one-hot ranks of so many cards, then of the two lines and the seat, float32."""
+    values = jnp.concatenate([values[:cards] // _SUITS, values[cards:]])
+    sizes = (*(_RANKS,) * cards, len(_OPEN + _CALLED), len(_OPEN), 2)
+    return jnp.concatenate(
+        [
+            (np.arange(size, dtype=np.uint8) == value).astype(jnp.float32)
+            for value, size in zip(values, sizes, strict=True)
+        ]
+    )

@@ -55,14 +55,24 @@ def packed_size(game: LostCities) -> int:
     return game.num_cards + game.hand_size + _SCALARS
 
 
-def pack(game: LostCities, state: State, player: jax.Array) -> jax.Array:
-    """Return uint8[P], what `player` knows of the state."""
+def pack(
+    game: LostCities, state: State, player: jax.Array, opponent_hidden: int = UNSEEN
+) -> jax.Array:
+    """Return uint8[P], what `player` knows of the state.
+
+    Args:
+      game: the rules.
+      state: the state.
+      player: int32, 0 or 1.
+      opponent_hidden: what to write for cards in the opponent's hand that the player has not seen.
+    """
     location = state.location
     seat = player.astype(jnp.uint8)
     opponent = 1 - seat
     known = jnp.where(location >= DISCARD, location - (DISCARD - PILE), jnp.uint8(UNSEEN))
     for code, meaning in (
         (HAND + seat, OWN),
+        (HAND + opponent, opponent_hidden),
         (KNOWN + seat, OWN_KNOWN),
         (KNOWN + opponent, OPPONENT_KNOWN),
         (EXPEDITION + seat, OWN_EXPEDITION),
@@ -186,7 +196,7 @@ def _pile_top(game: LostCities, cards: jax.Array) -> tuple[jax.Array, jax.Array]
     return jnp.concatenate([wager, top[:, game.wagers :]], axis=1), size.astype(jnp.float32)
 
 
-def _counted(game: LostCities, cards: jax.Array) -> jax.Array:
+def counted(game: LostCities, cards: jax.Array) -> jax.Array:
     """Return bool[C, K] with the wagers as "at least 1, 2, ... of them": they are one kind."""
     wagers = jnp.sum(cards[:, : game.wagers], axis=1, keepdims=True)
     return jnp.concatenate([wagers > np.arange(game.wagers)[None], cards[:, game.wagers :]], axis=1)
@@ -219,7 +229,7 @@ def card_view(game: LostCities, packed: jax.Array) -> CardView:
 
     bits = jnp.concatenate(
         [
-            _counted(game, plane)
+            counted(game, plane)
             for plane in (
                 own_hand,
                 own_known,
@@ -314,12 +324,12 @@ def flat_features(game: LostCities, packed: jax.Array) -> jax.Array:
     mine = _expedition(game, cards == OWN_EXPEDITION)
     theirs = _expedition(game, cards == OPPONENT_EXPEDITION)
     planes = [
-        _counted(game, own_hand).astype(jnp.float32),
-        _counted(game, own_known).astype(jnp.float32)
-        - _counted(game, cards == OPPONENT_KNOWN).astype(jnp.float32),
-        _counted(game, mine.cards).astype(jnp.float32),
-        _counted(game, theirs.cards).astype(jnp.float32),
-        _counted(game, cards >= PILE).astype(jnp.float32),
+        counted(game, own_hand).astype(jnp.float32),
+        counted(game, own_known).astype(jnp.float32)
+        - counted(game, cards == OPPONENT_KNOWN).astype(jnp.float32),
+        counted(game, mine.cards).astype(jnp.float32),
+        counted(game, theirs.cards).astype(jnp.float32),
+        counted(game, cards >= PILE).astype(jnp.float32),
     ]
     top, pile_size = _pile_top(game, cards)
     kinds = np.arange(num_kinds(game), dtype=np.float32)

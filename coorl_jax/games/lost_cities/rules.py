@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coorl_jax.games.game import CardView
-from coorl_jax.games.lost_cities import information
+from coorl_jax.games.lost_cities import information, whole
 from coorl_jax.games.lost_cities.hands import insert_sorted, pick, remove_slot
 from coorl_jax.games.lost_cities.locations import DECK, DISCARD, EXPEDITION, HAND, KNOWN
 
@@ -326,9 +326,27 @@ class LostCities:
         """Return the seat of the player that uint8[P] belongs to, int32."""
         return information.seat(self, packed)
 
-    def phase_of(self, packed: jax.Array) -> jax.Array:
-        """Return CARD_PHASE or DRAW_PHASE of uint8[P], int32."""
-        return information.phase(self, packed)
+    @property
+    def whole_size(self) -> int:
+        """W, bytes of a packed whole state."""
+        return information.packed_size(self)
+
+    @property
+    def num_whole_features(self) -> int:
+        """G, features of a whole state for the `mlp` network."""
+        return whole.num_features(self)
+
+    def whole_state(self, state: State) -> jax.Array:
+        """Return uint8[W], see `whole.pack`."""
+        return whole.pack(self, state)
+
+    def whole_features(self, packed: jax.Array) -> jax.Array:
+        """Return float32[G], see `whole.flat_features`."""
+        return whole.flat_features(self, packed)
+
+    def whole_card_view(self, packed: jax.Array) -> CardView:
+        """Return what the `cards` network reads of it, see `whole.card_view`."""
+        return whole.card_view(self, packed)
 
     def enumerate_deals(self) -> tuple[State, np.ndarray]:
         """Return every deal of a tiny game and its probability.
