@@ -22,6 +22,7 @@ RETURNING = 2  # carrying `value` to the top frame
 _DEAL = 0
 _TARGET = 1
 _DECISION = 2  # + depth
+_BRANCHING = 0xFFFF_FFFF  # then depth
 
 EVERY_ACTION = -1  # Frame.main_action: all branches give strategy samples
 
@@ -46,15 +47,24 @@ class Lanes(NamedTuple):
     height: jax.Array  # int32[B], frames on the stack
     gives_strategy: jax.Array  # bool[B], whether opponent nodes give strategy samples
     value: jax.Array  # float32[B], utility carried up while RETURNING
+    value_sample: jax.Array  # float32[B], of the last frame, see sampling.Baseline
+
+
+class Valued(NamedTuple):
+    """What a frame also holds for a scheme that reads a value network."""
+
+    whole: jax.Array  # uint8[W]
+    own: jax.Array  # bool, whether it is a node of the traverser
+    trace_weight: jax.Array  # float32, c in the value sample
 
 
 class Frame(NamedTuple):
-    """A recorded node of the traverser; in the stack with leading axes [B, D]."""
+    """A recorded node; in the stack with leading axes [B, D]."""
 
     packed: jax.Array  # uint8[P]
     legal: jax.Array  # bool[A]
     sigma: jax.Array  # float32[A]
-    utility: jax.Array  # float32[A], of the actions explored so far, 0 elsewhere
+    utility: jax.Array  # float32[A], u of the actions explored so far, the baseline elsewhere
     pending: jax.Array  # bool[A], actions still to be explored
     weight: jax.Array  # float32, of each explored action
     action: jax.Array  # int32, being explored now
@@ -62,6 +72,7 @@ class Frame(NamedTuple):
     depth: jax.Array  # int32
     own_decisions: jax.Array  # int32
     branchings: jax.Array  # int32, branching frames below this one
+    valued: Valued | None
 
 
 class Stack(NamedTuple):
@@ -90,6 +101,7 @@ def at_root(roots: Roots, traversal: jax.Array, status: jax.Array) -> Lanes:
         height=zeros,
         gives_strategy=jnp.ones(traversal.shape, jnp.bool_),
         value=jnp.zeros(traversal.shape, jnp.float32),
+        value_sample=jnp.zeros(traversal.shape, jnp.float32),
     )
 
 
@@ -103,6 +115,13 @@ def empty_stack(game: Game, scheme: Scheme, state: State) -> Stack:
 
     depth = scheme.max_records(game)
     branchings = scheme.max_branchings(game)
+    valued = None
+    if scheme.reads_values:
+        valued = Valued(
+            whole=stacked(depth, game.whole_size, dtype=jnp.uint8),
+            own=stacked(depth, dtype=jnp.bool_),
+            trace_weight=stacked(depth, dtype=jnp.float32),
+        )
     frames = Frame(
         packed=stacked(depth, game.packed_size, dtype=jnp.uint8),
         legal=stacked(depth, num_actions, dtype=jnp.bool_),
@@ -115,6 +134,7 @@ def empty_stack(game: Game, scheme: Scheme, state: State) -> Stack:
         depth=stacked(depth, dtype=jnp.int32),
         own_decisions=stacked(depth, dtype=jnp.int32),
         branchings=stacked(depth, dtype=jnp.int32),
+        valued=valued,
     )
     states = jax.tree.map(
         lambda leaf: stacked(branchings, *leaf.shape[1:], dtype=leaf.dtype), state
@@ -151,6 +171,21 @@ def decision_noise(noise_key: jax.Array, depth: jax.Array) -> jax.Array:
     """
     key = jax.random.wrap_key_data(noise_key)
     return jax.random.uniform(jax.random.fold_in(key, _DECISION + depth))
+
+
+def branching_noise(noise_key: jax.Array, depth: jax.Array, num_actions: int) -> jax.Array:
+    """Return the uniform numbers that choose the actions of a branching at a depth.
+
+    Args:
+      noise_key: uint32[2], from `Roots`.
+      depth: int32.
+      num_actions: A.
+
+    Returns:
+      float32[A] in [0, 1).
+    """
+    key = jax.random.fold_in(jax.random.wrap_key_data(noise_key), _BRANCHING)
+    return jax.random.uniform(jax.random.fold_in(key, depth), (num_actions,))
 
 
 def scatter(arrays: Any, index: tuple[jax.Array, ...], rows: Any) -> Any:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from coorl_jax.cfr.lanes import Lanes, Roots, Stack
+from coorl_jax.cfr.lanes import Lanes, Roots, Stack, pick
 from coorl_jax.cfr.outbox import Outbox
 from coorl_jax.cfr.regret_matching import Fallback
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.sampling import Scheme
-from coorl_jax.games.game import Game
-from coorl_jax.networks import Network
+from coorl_jax.games.game import Game, State
+from coorl_jax.networks import Network, Params, ValueNetwork
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,20 @@ class Statistics(NamedTuple):
     finished: jax.Array  # int32, traversals ended with an empty stack
     advantage_samples: jax.Array  # int32
     strategy_samples: jax.Array  # int32
+    value_samples: jax.Array  # int32
 
 
 class Memories(NamedTuple):
-    """One memory per network: a tuple of one (shared by the seats) or two (one per seat)."""
+    """One memory per network.
+
+    Those of advantages and strategies are tuples of one (shared by the seats) or two (one per
+    seat); that of the value network is one or, without such a network, none. Its rows are samples
+    of whole states with a single action that is always legal, and the value as its target.
+    """
 
     advantage: tuple[Reservoir, ...]
     strategy: tuple[Reservoir, ...]
+    value: tuple[Reservoir, ...] = ()
 
 
 class Machine(NamedTuple):
@@ -64,7 +71,15 @@ class Machine(NamedTuple):
     stack: Stack
     advantage: Outbox
     strategy: Outbox
+    value: Outbox | None
     statistics: Statistics
+
+
+class Critic(NamedTuple):
+    """A value network with its parameters."""
+
+    network: ValueNetwork
+    params: Params
 
 
 class Program(NamedTuple):
@@ -77,6 +92,7 @@ class Program(NamedTuple):
     params: tuple[Any, ...]
     roots: Roots
     iteration: jax.Array  # int32
+    critic: Critic | None  # for a scheme that reads values
 
     @property
     def width(self) -> int:
@@ -87,3 +103,9 @@ class Program(NamedTuple):
         """
         lanes = self.spec.lanes
         return min(lanes, max(32, -(-16 * lanes // self.game.max_decisions)))
+
+
+def utility(program: Program, state: State, player: jax.Array) -> jax.Array:
+    """Return float32[B], the returns of players int32[B] in units of the utility scale."""
+    returns = jax.vmap(program.game.returns)(state)
+    return pick(returns, player) / program.spec.utility_scale

@@ -29,9 +29,9 @@ class Outbox(NamedTuple):
         return self.filled <= self.rows.iteration.shape[0] - samples_given
 
 
-def create(game: Game, capacity: int) -> Outbox:
-    """Return an empty outbox with room for `capacity` samples."""
-    row = samples.example(game.packed_size, game.num_actions, jnp.dtype(jnp.float32))
+def create(packed_size: int, num_actions: int, capacity: int) -> Outbox:
+    """Return an empty outbox with room for `capacity` samples of P packed bytes and A actions."""
+    row = samples.example(packed_size, num_actions, jnp.dtype(jnp.float32))
     rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
     return Outbox(rows, jnp.int32(0))
 
