@@ -116,20 +116,35 @@ def _base() -> ml_collections.ConfigDict:
     advantage.learning_rate = 1e-3
     # Largest norm of the gradient; longer ones are scaled down.
     advantage.gradient_clip = 1.0
-    # Weight of a sample: linear (in its iteration) or uniform.
+    # Weight of a sample of iteration t: uniform (1), linear (t) or discounted (t ** discount).
     advantage.weighting = "linear"
+    # The exponent of discounted.
+    advantage.discount = 2.0
+    # How advantages accumulate over iterations: reservoir (one fit to samples of all iterations) or
+    # bootstrapped (a fit to this iteration's samples and the last network's output, with weights as
+    # above; needs start = warm).
+    advantage.cumulative = "reservoir"
+    # Least share of this iteration in what is accumulated (bootstrapped only), in [0, 1]: with 0.1
+    # old iterations are forgotten by a tenth an iteration.
+    advantage.min_step = 0.0
 
     config.strategy = strategy = ml_collections.ConfigDict()
-    # These six as for the advantage network.
+    # These seven as for the advantage network; the weights are also the mixture's.
     strategy.start = "warm"
     strategy.updates = 150
     strategy.batch_size = 512
     strategy.learning_rate = 1e-3
     strategy.gradient_clip = 1.0
     strategy.weighting = "linear"
+    strategy.discount = 2.0
     # Iterations between two fits of the average policy, after the first; in between, and after a
     # last iteration that is no multiple, the average policy is that of the last fit.
     strategy.every = 1
+
+    config.mixture = mixture = ml_collections.ConfigDict()
+    # Iterations whose advantage networks are kept for the policy `mixture`, a random choice of all
+    # once there are more; 0 = none.
+    mixture.capacity = 0
 
     config.evaluation = evaluation = ml_collections.ConfigDict()
     # Iterations between two evaluations (also after the first and the last); 0 = never.
@@ -138,7 +153,8 @@ def _base() -> ml_collections.ConfigDict:
     evaluation.pairs = 1000
     # Fixed players to meet.
     evaluation.opponents = ("random", "discard_only")
-    # Policies to evaluate: current (of the last iteration), average (of all).
+    # Policies to evaluate: current (of the last iteration), average (of all, in one network),
+    # mixture (a kept iteration's for each round, see mixture.capacity).
     evaluation.policies = ("current", "average")
     # Compute exactly what best responses gain, in points (Kuhn and Leduc poker only).
     evaluation.nash_conv = False

@@ -11,15 +11,13 @@ import dataclasses
 import difflib
 import fnmatch
 import functools
-import math
-import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import ml_collections
 
-# Iterations, capacities and indices are int32 on the device.
-_INT32_MAX = 2**31 - 1
+from coorl_jax.fields import Choice, Integer, Name, Names, Real, Rule
+
 # What a resumed run may change, as patterns.
 _MAY_CHANGE = ("preset", "name", "iterations", "evaluation.*", "checkpoint.*", "log.*")
 
@@ -28,95 +26,9 @@ class ConfigError(ValueError):
     """A mistake in a configuration, explained in one sentence."""
 
 
-class _Rule(Protocol):
-    """What a field may hold: `parse` returns the value, or raises ValueError with the rule."""
-
-    @property
-    def example(self) -> Any: ...
-
-    def parse(self, value: Any) -> Any: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class _Integer:
-    """An integer in [low, high]."""
-
-    low: int
-    example: int
-    high: int = _INT32_MAX
-
-    def parse(self, value: Any) -> int:
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        if not is_integer or not self.low <= value <= self.high:
-            raise ValueError(f"must be an integer from {self.low} to {self.high}, in digits")
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class _Real:
-    """A finite number above `above`, or from `low` to `high`."""
-
-    example: float
-    above: float = -math.inf
-    low: float = -math.inf
-    high: float = math.inf
-
-    def parse(self, value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and self.above < value < math.inf and self.low <= value <= self.high:
-            return float(value)
-        if self.above > -math.inf:
-            raise ValueError(f"must be a finite number above {self.above:g}")
-        raise ValueError(f"must be a number from {self.low:g} to {self.high:g}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Choice:
-    """One of a few values, and of its type: 1 is not True."""
-
-    options: tuple[Any, ...]
-
-    @property
-    def example(self) -> Any:
-        return self.options[0]
-
-    def parse(self, value: Any) -> Any:
-        if type(value) is not type(self.example) or value not in self.options:
-            raise ValueError(f"must be one of {', '.join(map(str, self.options))}")
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class _Name:
-    """A word that is also safe as a part of a file name."""
-
-    example: str
-
-    def parse(self, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
-            raise ValueError("must be a word of letters, digits and . _ - that starts with one")
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class _Names:
-    """A non-empty tuple of distinct words, each accepted by `item`; commas separate too."""
-
-    item: _Rule
-    example: tuple[str, ...]
-
-    def parse(self, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, tuple | list):
-            raise ValueError("must be a tuple of names")
-        words = [word.strip() for item in value for word in str(item).split(",")]
-        if not words or len(set(words)) < len(words):
-            raise ValueError("must be a non-empty tuple of different names")
-        return tuple(self.item.parse(word) for word in words)
-
-
-_GAME_NAME = _Name("lost_cities")
-_OPPONENTS = _Names(_Name("random"), example=("random", "discard_only"))
-_POLICIES = _Names(_Choice(("current", "average")), example=("current", "average"))
+_GAME_NAME = Name("lost_cities")
+_OPPONENTS = Names(Name("random"), example=("random", "discard_only"))
+_POLICIES = Names(Choice(("current", "average", "mixture")), example=("current", "average"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +44,8 @@ class NetworkSettings:
     """The shape of the networks; advantage and average policy share it."""
 
     kind: Literal["cards", "mlp"]
-    width: Annotated[int, _Integer(1, example=64, high=2**16)]
-    depth: Annotated[int, _Integer(1, example=3, high=1000)]
+    width: Annotated[int, Integer(1, example=64, high=2**16)]
+    depth: Annotated[int, Integer(1, example=3, high=1000)]
     layer_norm: bool
     residual: bool
     per_player: bool
@@ -144,20 +56,20 @@ class TraversalSettings:
     """How regrets are sampled."""
 
     scheme: Literal["branch", "outcome", "external"]
-    traversals: Annotated[int, _Integer(1, example=1024, high=2**28)]
-    lanes: Annotated[int, _Integer(1, example=4096, high=2**24)]
-    exploration: Annotated[float, _Real(low=0.0, high=1.0, example=0.1)]
-    max_branching_nodes: Annotated[int, _Integer(1, example=2)]
+    traversals: Annotated[int, Integer(1, example=1024, high=2**28)]
+    lanes: Annotated[int, Integer(1, example=4096, high=2**24)]
+    exploration: Annotated[float, Real(low=0.0, high=1.0, example=0.1)]
+    max_branching_nodes: Annotated[int, Integer(1, example=2)]
     fallback: Literal["argmax", "uniform"]
-    pops_per_pass: Annotated[int, _Integer(1, example=4, high=2**16)]
+    pops_per_pass: Annotated[int, Integer(1, example=4, high=2**16)]
 
 
 @dataclasses.dataclass(frozen=True)
 class MemorySettings:
     """How many samples are kept, and in which precision."""
 
-    advantage_capacity: Annotated[int, _Integer(1, example=1_000_000, high=2**30)]
-    strategy_capacity: Annotated[int, _Integer(1, example=1_000_000, high=2**30)]
+    advantage_capacity: Annotated[int, Integer(1, example=1_000_000, high=2**30)]
+    strategy_capacity: Annotated[int, Integer(1, example=1_000_000, high=2**30)]
     target_dtype: Literal["bfloat16", "float16", "float32"]
 
 
@@ -166,26 +78,47 @@ class FitSettings:
     """How a network is fitted to its memory."""
 
     start: Literal["scratch", "warm"]
-    updates: Annotated[int, _Integer(1, example=500)]
-    batch_size: Annotated[int, _Integer(1, example=1024, high=2**24)]
-    learning_rate: Annotated[float, _Real(above=0.0, example=1e-3)]
-    gradient_clip: Annotated[float, _Real(above=0.0, example=1.0)]
-    weighting: Literal["linear", "uniform"]
+    updates: Annotated[int, Integer(1, example=500)]
+    batch_size: Annotated[int, Integer(1, example=1024, high=2**24)]
+    learning_rate: Annotated[float, Real(above=0.0, example=1e-3)]
+    gradient_clip: Annotated[float, Real(above=0.0, example=1.0)]
+    weighting: Literal["uniform", "linear", "discounted"]
+    discount: Annotated[float, Real(low=0.0, high=100.0, example=2.0)]
+
+    @property
+    def exponent(self) -> float:
+        """p: what is of iteration t has weight (t / T)^p at iteration T."""
+        return {"uniform": 0.0, "linear": 1.0, "discounted": self.discount}[self.weighting]
+
+
+@dataclasses.dataclass(frozen=True)
+class AdvantageSettings(FitSettings):
+    """How the advantage network is fitted, and how advantages accumulate over iterations."""
+
+    cumulative: Literal["reservoir", "bootstrapped"]
+    min_step: Annotated[float, Real(low=0.0, high=1.0, example=0.1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class StrategySettings(FitSettings):
     """How the network of the average policy is fitted, and how often."""
 
-    every: Annotated[int, _Integer(1, example=1)]
+    every: Annotated[int, Integer(1, example=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureSettings:
+    """Which iterations' policies are kept, to be drawn from."""
+
+    capacity: Annotated[int, Integer(0, example=1000, high=2**20)]
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings:
     """Matches played during training."""
 
-    every: Annotated[int, _Integer(0, example=10)]
-    pairs: Annotated[int, _Integer(2, example=1000, high=2**24)]
+    every: Annotated[int, Integer(0, example=10)]
+    pairs: Annotated[int, Integer(2, example=1000, high=2**24)]
     opponents: Annotated[tuple[str, ...], _OPPONENTS]
     policies: Annotated[tuple[str, ...], _POLICIES]
     nash_conv: bool
@@ -195,9 +128,9 @@ class EvaluationSettings:
 class CheckpointSettings:
     """What is kept on disk."""
 
-    every: Annotated[int, _Integer(1, example=10)]
-    keep: Annotated[int, _Integer(1, example=2)]
-    keep_policies: Annotated[int, _Integer(0, example=0)]
+    every: Annotated[int, Integer(1, example=10)]
+    keep: Annotated[int, Integer(1, example=2)]
+    keep_policies: Annotated[int, Integer(0, example=0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,18 +144,19 @@ class LogSettings:
 class Settings:
     """Everything that determines a run; hashable, so that it may be a static argument."""
 
-    preset: Annotated[str, _Name("cpu")]
-    name: Annotated[str, _Name("lost-cities")]
-    seed: Annotated[int, _Integer(0, example=0)]
-    iterations: Annotated[int, _Integer(1, example=200)]
-    utility_scale: Annotated[float, _Real(above=0.0, example=50.0)]
+    preset: Annotated[str, Name("cpu")]
+    name: Annotated[str, Name("lost-cities")]
+    seed: Annotated[int, Integer(0, example=0)]
+    iterations: Annotated[int, Integer(1, example=200)]
+    utility_scale: Annotated[float, Real(above=0.0, example=50.0)]
     matmul_precision: Literal["default", "high", "highest"]
     game: GameSettings
     network: NetworkSettings
     traversal: TraversalSettings
     memory: MemorySettings
-    advantage: FitSettings
+    advantage: AdvantageSettings
     strategy: StrategySettings
+    mixture: MixtureSettings
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings
     log: LogSettings
@@ -240,14 +174,11 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
       values: as `to_dict` gives them; lists serve as tuples.
 
     Raises:
-      ConfigError: naming the first field that is unknown, missing or out of bounds.
+      ConfigError: naming the first field that is unknown, missing or out of bounds, or does not go
+        with another.
     """
     settings = _parse_section(Settings, values, "config")
-    if settings.traversal.scheme == "outcome" and settings.traversal.exploration == 0.0:
-        raise ConfigError(
-            "config.traversal.exploration=0.0: must be above 0 with scheme outcome, which divides "
-            "by the probability of the sampled action; e.g. 0.1"
-        )
+    _check_together(settings)
     return settings
 
 
@@ -311,9 +242,9 @@ def check_value(field: str, value: Any) -> Any:
 
 
 @functools.cache
-def _rules() -> dict[str, _Rule]:
+def _rules() -> dict[str, Rule]:
     """Return the rule of every field that holds a value, by its full name."""
-    rules: dict[str, _Rule] = {"config.game.name": _GAME_NAME}
+    rules: dict[str, Rule] = {"config.game.name": _GAME_NAME}
     for name, kind in _fields(Settings).items():
         if not isinstance(kind, type):
             rules[f"config.{name}"] = kind
@@ -324,14 +255,14 @@ def _rules() -> dict[str, _Rule]:
 
 @functools.cache
 def _fields(section: type) -> dict[str, Any]:
-    """Return a section's fields: the class of a nested section, or the `_Rule` of a value."""
+    """Return a section's fields: the class of a nested section, or the `Rule` of a value."""
 
     def kind(hint: Any) -> Any:
         if get_origin(hint) is Literal:
-            return _Choice(get_args(hint))
+            return Choice(get_args(hint))
         if get_origin(hint) is Annotated:
             return hint.__metadata__[0]
-        return _Choice((True, False)) if hint is bool else hint
+        return Choice((True, False)) if hint is bool else hint
 
     return {n: kind(hint) for n, hint in get_type_hints(section, include_extras=True).items()}
 
@@ -360,7 +291,27 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
     return section(**parsed)
 
 
-def _parse_value(rule: _Rule, value: Any, path: str) -> Any:
+def _check_together(settings: Settings) -> None:
+    """Refuse values that are good alone but not together."""
+    traversal, advantage = settings.traversal, settings.advantage
+    if traversal.scheme == "outcome" and traversal.exploration == 0.0:
+        raise ConfigError(
+            "config.traversal.exploration=0.0: must be above 0 with scheme outcome, which divides "
+            "by the probability of the sampled action; e.g. 0.1"
+        )
+    if advantage.cumulative == "bootstrapped" and advantage.start != "warm":
+        raise ConfigError(
+            f"config.advantage.start={advantage.start!r}: must be warm with cumulative "
+            "bootstrapped, which keeps earlier iterations in the parameters alone; e.g. warm"
+        )
+    if "mixture" in settings.evaluation.policies and settings.mixture.capacity == 0:
+        raise ConfigError(
+            "config.mixture.capacity=0: must be at least 1 where config.evaluation.policies has "
+            "mixture; e.g. 1000"
+        )
+
+
+def _parse_value(rule: Rule, value: Any, path: str) -> Any:
     try:
         return rule.parse(value)
     except ValueError as error:

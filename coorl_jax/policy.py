@@ -1,15 +1,16 @@
 """Policies: packed information states to action probabilities.
 
-B batch, A actions, P packed bytes.
+B batch, A actions, P packed bytes, K members of a mixture.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 from coorl_jax.cfr.regret_matching import Fallback, regret_matching
 from coorl_jax.config import Settings
@@ -66,6 +67,33 @@ class NetworkPolicy:
         return jax.nn.softmax(mask_illegal(outputs, legal), axis=-1) * legal
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MixturePolicy:
+    """At the start of a round one of K policies, drawn by their weights and kept to its end.
+
+    Two players who both use the mixture draw independently. The mean of the members' probabilities
+    does not play like it: what the player has done in the round tells which member it drew.
+    """
+
+    network: Network = dataclasses.field(metadata={"static": True})
+    spec: PolicySpec = dataclasses.field(metadata={"static": True})
+    params: tuple[Params, ...]  # one tree for both seats or one for each; leaves [K, ...]
+    weights: jax.Array  # float32[K], at least one above 0; members of weight 0 are never drawn
+
+    def member(self, index: int | jax.Array) -> NetworkPolicy:
+        """Return one of the policies, by its number from 0 to K - 1."""
+        params = jax.tree.map(lambda leaf: leaf[index], self.params)
+        return NetworkPolicy(self.network, self.spec, params)
+
+    def draw(self, key: jax.Array) -> NetworkPolicy:
+        """Return the policy of one player for one round; consumes the key."""
+        return self.member(jax.random.categorical(key, jnp.log(self.weights)))
+
+
+AnyPolicy: TypeAlias = Policy | MixturePolicy
+
+
 def make_network(settings: Settings) -> Network:
     """Return the network, with its game, that a run's settings describe.
 
@@ -86,18 +114,22 @@ def make_network(settings: Settings) -> Network:
 
 
 def make_policies(
-    settings: Settings, network: Network, parameters: Mapping[str, tuple[Params, ...]]
-) -> dict[str, NetworkPolicy]:
+    settings: Settings, network: Network, parameters: Mapping[str, Any]
+) -> dict[str, AnyPolicy]:
     """Return a run's policies by name.
 
     Args:
       settings: of the run.
       network: from `make_network`.
       parameters: "current", the advantage network's, and "average", those of the network fitted
-        to the average policy; one tree for both seats or one for each.
+        to the average policy, one tree for both seats or one for each; and, if the run keeps the
+        policies of its iterations, "mixture", the `params` and `weights` of a `MixturePolicy`.
     """
-    specs = {
-        "current": PolicySpec("advantage", settings.traversal.fallback),
-        "average": PolicySpec("strategy"),
+    advantage = PolicySpec("advantage", settings.traversal.fallback)
+    policies: dict[str, AnyPolicy] = {
+        "current": NetworkPolicy(network, advantage, parameters["current"]),
+        "average": NetworkPolicy(network, PolicySpec("strategy"), parameters["average"]),
     }
-    return {name: NetworkPolicy(network, specs[name], parameters[name]) for name in specs}
+    if "mixture" in parameters:
+        policies["mixture"] = MixturePolicy(network, advantage, **parameters["mixture"])
+    return policies

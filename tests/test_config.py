@@ -85,7 +85,12 @@ def test_is_hashable_and_frozen():
         ("evaluation.opponents", (), "must be a non-empty tuple"),
         ("evaluation.opponents", ("random", "random"), "must be a non-empty tuple of different"),
         ("evaluation.opponents", "random", "must be a tuple of names"),
-        ("evaluation.policies", ("best",), "must be one of current, average"),
+        ("evaluation.policies", ("best",), "must be one of current, average, mixture"),
+        ("advantage.weighting", "quadratic", "must be one of uniform, linear, discounted"),
+        ("strategy.discount", -1.0, "must be a number from 0 to 100; e.g. 2.0"),
+        ("advantage.cumulative", "ring", "must be one of reservoir, bootstrapped"),
+        ("advantage.min_step", 1.5, "must be a number from 0 to 1; e.g. 0.1"),
+        ("mixture.capacity", -1, "must be an integer from 0"),
         ("game.name", 3, "must be a word"),
         ("game.colors", [5], "must be a number or a word"),
         ("network", 3, "must be a section"),
@@ -104,6 +109,28 @@ def test_outcome_sampling_needs_exploration():
         config.ConfigError, match=r"config.traversal.exploration=0.0: must be above"
     ):
         config.from_dict(values)
+
+
+def test_bootstrapped_advantages_need_a_warm_start():
+    with pytest.raises(config.ConfigError, match=r"advantage.start='scratch': must be warm"):
+        config.from_dict(with_value("advantage.cumulative", "bootstrapped"))
+    both = {"advantage.cumulative": "bootstrapped", "advantage.start": "warm"}
+    assert config.override(settings(), both).advantage.cumulative == "bootstrapped"
+
+
+def test_a_mixture_that_is_evaluated_has_to_be_kept():
+    with pytest.raises(config.ConfigError, match=r"config.mixture.capacity=0: must be at least 1"):
+        config.from_dict(with_value("evaluation.policies", ("average", "mixture")))
+    both = {"evaluation.policies": ("mixture",), "mixture.capacity": 3}
+    assert config.override(settings(), both).mixture.capacity == 3
+
+
+@pytest.mark.parametrize(
+    ("weighting", "exponent"), [("uniform", 0.0), ("linear", 1.0), ("discounted", 2.5)]
+)
+def test_weightings_are_powers_of_the_iteration(weighting, exponent):
+    both = {"strategy.weighting": weighting, "strategy.discount": 2.5}
+    assert config.override(settings(), both).strategy.exponent == exponent
 
 
 def test_unknown_fields_are_named_with_the_closest_known_one():
@@ -169,6 +196,7 @@ def test_differences_name_fields_with_both_values():
         ("game.name", False),
         ("traversal.lanes", False),
         ("strategy.every", False),
+        ("mixture.capacity", False),
     ],
 )
 def test_what_may_change_on_resume(field, allowed):

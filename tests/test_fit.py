@@ -14,7 +14,7 @@ from coorl_jax.networks import Network, NetworkSpec
 
 GAME = KuhnPoker()
 NETWORK = Network(GAME, NetworkSpec("mlp", width=16, depth=1))
-SPEC = FitSpec("scratch", 300, 64, 1e-2, 1.0, "linear")
+SPEC = FitSpec("scratch", 300, 64, 1e-2, 1.0, 1.0)
 ONE = jnp.int32(1)
 
 
@@ -62,7 +62,7 @@ TABLE = jnp.array([[0.25, 0.0], [9.0, 9.0], [-3.0, 2.0]])
 def test_advantage_loss_and_gradient_by_hand():
     # T = 4: weights 2/4 and 8/4. Losses (0.25^2 + 1) / 2 = 0.53125 and (1 - 2)^2 = 1.
     value, gradient = jax.value_and_grad(loss_value, argnums=3)(
-        Rows(), "linear", "advantage", TABLE, BATCH, jnp.int32(4)
+        Rows(), 1.0, "squared_error", TABLE, BATCH, jnp.int32(4)
     )
     np.testing.assert_allclose(value, (0.5 * 0.53125 + 2 * 1) / 2, rtol=1e-6)
     # d/dV = weight / B * 2 (V - r) / legal actions.
@@ -77,7 +77,7 @@ def test_advantage_loss_and_gradient_by_hand():
 def test_strategy_loss_and_gradient_by_hand():
     batch = BATCH._replace(target=jnp.array([[0.75, 0.25], [0.0, 1.0]]))
     value, gradient = jax.value_and_grad(loss_value, argnums=3)(
-        Rows(), "uniform", "strategy", TABLE, batch, jnp.int32(4)
+        Rows(), 0.0, "cross_entropy", TABLE, batch, jnp.int32(4)
     )
     policy = np.exp([0.25, 0.0]) / np.sum(np.exp([0.25, 0.0]))
     entropy = -(0.75 * np.log(policy[0]) + 0.25 * np.log(policy[1]))
@@ -87,12 +87,12 @@ def test_strategy_loss_and_gradient_by_hand():
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["advantage", "strategy"])
+@pytest.mark.parametrize("loss", ["squared_error", "cross_entropy"])
 def test_illegal_actions_do_not_matter(loss):
     def value(target, table):
         batch = BATCH._replace(target=BATCH.target.at[1, 0].set(target))
         return jax.value_and_grad(loss_value, argnums=3)(
-            Rows(), "uniform", loss, table, batch, jnp.int32(4)
+            Rows(), 0.0, loss, table, batch, jnp.int32(4)
         )
 
     plain, gradient = value(0.0, TABLE)
@@ -102,12 +102,59 @@ def test_illegal_actions_do_not_matter(loss):
     assert gradient[2, 0] == 0
 
 
-def test_linear_weights_average_about_one():
-    weights = fits.sample_weights("linear", jnp.arange(1, 10, dtype=jnp.int32), jnp.int32(9))
-    np.testing.assert_allclose(weights, np.arange(1, 10) * 2 / 9, rtol=1e-6)
-    np.testing.assert_allclose(
-        fits.sample_weights("uniform", jnp.arange(3, dtype=jnp.int32), jnp.int32(9)), 1
-    )
+def test_weights_are_powers_of_the_iteration_and_average_about_one():
+    iterations = np.arange(1, 2001)
+    for exponent in (0.0, 1.0, 1.5, 2.0):
+        weights = fits.sample_weights(exponent, jnp.asarray(iterations), jnp.int32(2000))
+        expected = (exponent + 1) * (iterations / 2000) ** exponent
+        np.testing.assert_allclose(weights, expected, rtol=1e-5)
+        assert float(jnp.mean(weights)) == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+def test_repeated_steps_make_a_weighted_mean(exponent):
+    # The weights of iterations 1, 2, 3, 4: all alike, t, and t (t + 1) for exponents 0, 1, 2.
+    weights = {0.0: [1, 1, 1, 1], 1.0: [1, 2, 3, 4], 2.0: [2, 6, 12, 20]}[exponent]
+    values, mean = [3.0, -1.0, 4.0, 1.5], 99.0
+    for t, value in enumerate(values, start=1):
+        step = float(fits.bootstrap_step(exponent, 0.0, jnp.int32(t)))
+        mean = (1 - step) * mean + step * value
+    assert mean == pytest.approx(np.average(values, weights=weights), rel=1e-5)
+    assert fits.bootstrap_step(exponent, 0.25, jnp.int32(1000)) == 0.25
+
+
+def test_bootstrapped_fits_follow_the_recursion_of_the_cumulative_advantages():
+    """A table has a parameter for each state and action, so that every fit finds its target."""
+    spec = FitSpec("warm", 400, 16, 0.05, 10.0, 0.0)
+    params, opt_state = fits.init(Rows(), spec, jax.random.key(0))
+    start = params
+    memory = memory_of(BATCH)
+    cumulative = np.zeros((3, 2))
+    rng = np.random.default_rng(0)
+    for t in (1, 2, 3, 4):
+        # In iteration 2 both actions of card 0 turn negative: iteration 3 starts them from zero.
+        regrets = rng.normal(size=(2, 2)) - np.array([[4.0], [0.0]]) * (t == 2)
+        batch = BATCH._replace(
+            target=jnp.asarray(regrets, jnp.float32), iteration=jnp.full(2, t, jnp.int32)
+        )
+        memory = reservoir.insert(
+            reservoir.emptied(memory), batch, jnp.ones(2, bool), jax.random.key(t)
+        )
+        params, opt_state, _ = fit(
+            Rows(), spec, "squared_error", params, opt_state, memory, jax.random.key(t),
+            jnp.int32(t), fits.bootstrap_step(1.0, 0.0, jnp.int32(t)),
+        )  # fmt: skip
+        step = 2 / (t + 1)
+        for row, card in enumerate((0, 2)):
+            positive = np.maximum(cumulative[card], 0)
+            cumulative[card] = (1 - step) * positive + step * regrets[row]
+        if t == 2:
+            assert (cumulative[0] < 0).all()
+        np.testing.assert_allclose(params[0], cumulative[0], atol=5e-3)
+        np.testing.assert_allclose(params[2, 1], cumulative[2, 1], atol=5e-3)
+        # Without samples of a card, or where an action is illegal, the table keeps what it has.
+        np.testing.assert_array_equal(params[1], start[1])
+        assert params[2, 0] == start[2, 0]
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
@@ -120,7 +167,7 @@ def test_recovers_the_weighted_mean_of_the_targets(dtype):
         iterations=[1, 3, 2, 3],
     )
     params, _, metrics = fit(
-        NETWORK, SPEC, "advantage", None, None, memory_of(batch, dtype), jax.random.key(0),
+        NETWORK, SPEC, "squared_error", None, None, memory_of(batch, dtype), jax.random.key(0),
         jnp.int32(3),
     )  # fmt: skip
     output = NETWORK.apply(params, batch.packed)
@@ -133,7 +180,7 @@ def test_recovers_the_weighted_mean_of_the_targets(dtype):
 def test_strategy_fit_recovers_the_target_policy():
     batch = batch_of([0, 1], [[True, True]] * 2, [[0.9, 0.1], [0.25, 0.75]], [1, 1])
     params, _, _ = fit(
-        NETWORK, SPEC, "strategy", None, None, memory_of(batch), jax.random.key(0), ONE
+        NETWORK, SPEC, "cross_entropy", None, None, memory_of(batch), jax.random.key(0), ONE
     )
     policy = jax.nn.softmax(NETWORK.apply(params, batch.packed))
     np.testing.assert_allclose(policy, batch.target, atol=0.02)
@@ -144,7 +191,7 @@ def test_warm_start_continues_and_scratch_forgets():
     warm = dataclasses.replace(SPEC, start="warm", updates=1)
     params, opt_state = fits.init(NETWORK, warm, jax.random.key(5))
     after, opt_after, _ = fit(
-        NETWORK, warm, "advantage", params, opt_state, memory, jax.random.key(0), ONE
+        NETWORK, warm, "squared_error", params, opt_state, memory, jax.random.key(0), ONE
     )
     change = optax.tree.norm(jax.tree.map(jnp.subtract, after, params))
     assert 0 < float(change) < 1
@@ -152,19 +199,19 @@ def test_warm_start_continues_and_scratch_forgets():
 
     scratch = dataclasses.replace(warm, start="scratch")
     one, _, _ = fit(
-        NETWORK, scratch, "advantage", params, opt_after, memory, jax.random.key(0), ONE
+        NETWORK, scratch, "squared_error", params, opt_after, memory, jax.random.key(0), ONE
     )
     other, _, _ = fit(
-        NETWORK, scratch, "advantage", after, opt_state, memory, jax.random.key(0), ONE
+        NETWORK, scratch, "squared_error", after, opt_state, memory, jax.random.key(0), ONE
     )
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_gradient_is_clipped():
-    spec = FitSpec("warm", 1, 8, 1e-2, 1e-12, "uniform")
+    spec = FitSpec("warm", 1, 8, 1e-2, 1e-12, 0.0)
     params, opt_state = fits.init(NETWORK, spec, jax.random.key(0))
     after, _, _ = fit(
-        NETWORK, spec, "advantage", params, opt_state, memory_of(BATCH), jax.random.key(0), ONE
+        NETWORK, spec, "squared_error", params, opt_state, memory_of(BATCH), jax.random.key(0), ONE
     )
     # Adam's step is lr * g / (|g| + 1e-8): with a gradient norm of 1e-12 almost nothing moves.
     change = optax.tree.norm(jax.tree.map(jnp.subtract, after, params))
@@ -176,13 +223,13 @@ def test_non_finite_gradients_are_skipped_and_counted():
     spec = dataclasses.replace(SPEC, start="warm", updates=7)
     params, opt_state = fits.init(NETWORK, spec, jax.random.key(0))
     after, opt_after, metrics = fit(
-        NETWORK, spec, "advantage", params, opt_state, memory_of(batch), jax.random.key(0), ONE
+        NETWORK, spec, "squared_error", params, opt_state, memory_of(batch), jax.random.key(0), ONE
     )
     assert int(metrics.skipped) == 7
     jax.tree.map(np.testing.assert_array_equal, (after, opt_after), (params, opt_state))
 
 
-@pytest.mark.parametrize("loss", ["advantage", "strategy"])
+@pytest.mark.parametrize("loss", ["squared_error", "cross_entropy"])
 def test_empty_memory_leaves_the_parameters_alone(loss):
     memory = reservoir.create(samples.example(GAME.packed_size, GAME.num_actions, jnp.float32), 8)
     spec = dataclasses.replace(SPEC, start="warm", updates=3)
@@ -198,7 +245,7 @@ def test_one_trace_for_all_iterations():
     before = fits._update._cache_size()
     for iteration in (1, 2, 3):
         fit(
-            NETWORK, spec, "advantage", None, None, memory, jax.random.key(iteration),
+            NETWORK, spec, "squared_error", None, None, memory, jax.random.key(iteration),
             jnp.int32(iteration),
         )  # fmt: skip
     assert fits._update._cache_size() == before + 1

@@ -177,7 +177,8 @@ def test_memories_hold_the_samples_of_all_iterations_up_to_their_capacity():
         assert 32 <= line["traversal/advantage_samples"] <= 48
         assert 48 <= line["traversal/strategy_samples"] <= 64
     assert given["advantage"] > 200
-    for kind, memories in state.memories._asdict().items():
+    for kind in given:
+        memories = getattr(state.memories, kind)
         assert reservoir.num_seen(memories[0]) == given[kind]
         rows = rows_of(memories[0])
         assert set(np.asarray(rows.iteration).tolist()) == {1, 2, 3, 4, 5, 6}
@@ -214,7 +215,8 @@ def test_per_player_keeps_a_network_and_memories_for_each_seat():
     for fitted in (state.advantage, state.strategy):
         assert len(fitted.params) == len(fitted.opt_state) == 2
         assert differ(*fitted.params)
-    for kind, memories in state.memories._asdict().items():
+    for kind in ("advantage", "strategy"):
+        memories = getattr(state.memories, kind)
         assert len(memories) == 2
         sizes = [int(reservoir.size(memory)) for memory in memories]
         assert min(sizes) > 0
@@ -223,7 +225,8 @@ def test_per_player_keeps_a_network_and_memories_for_each_seat():
             seats = jax.vmap(trainer.game.seat)(rows_of(memory).packed)
             assert set(np.asarray(seats).tolist()) == {seat}
     shared = Trainer(SETTINGS["cards"]).init()
-    assert [len(part) for part in (shared.advantage.params, *shared.memories)] == [1, 1, 1]
+    memories = (shared.memories.advantage, shared.memories.strategy)
+    assert [len(part) for part in (shared.advantage.params, *memories)] == [1, 1, 1]
 
 
 def test_full_lost_cities_takes_few_bytes_and_the_report_says_how_many():

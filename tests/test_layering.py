@@ -14,7 +14,8 @@ PACKAGE = ROOT / "coorl_jax"
 
 # Dotted name below coorl_jax -> floor; the longest matching prefix counts.
 FLOORS = {
-    "config": 0,
+    "fields": 0,
+    "config": 1,
     "runtime": 0,
     "signals": 0,
     "metrics": 0,
@@ -33,6 +34,7 @@ FLOORS = {
     "cfr.machine": 3,
     "cfr.traversal": 3,
     "cfr.fit": 3,
+    "cfr.mixture": 3,
     "cfr.iteration": 4,
     "policy": 3,
     "agents": 5,

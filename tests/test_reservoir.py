@@ -154,6 +154,23 @@ def test_sampling_is_uniform_over_the_filled_slots_only():
     assert abs(chi_square_z(np.bincount(drawn, minlength=10), 2000)) < 4
 
 
+def test_an_emptied_reservoir_has_no_rows_and_fills_again():
+    memory = reservoir.create({"x": jnp.bfloat16(0), "flag": jnp.bool_(False)}, 4)
+    rows = {"x": jnp.arange(5.0, 9.0, dtype=jnp.bfloat16), "flag": jnp.ones(4, bool)}
+    memory = reservoir.insert(memory, rows, jnp.ones(4, bool), jax.random.key(0))
+    memory = reservoir.emptied(memory)
+    assert (int(reservoir.size(memory)), reservoir.num_seen(memory)) == (0, 0)
+    drawn = reservoir.sample(memory, jax.random.key(1), 8)
+    assert not jnp.any(drawn["x"])
+    assert not jnp.any(drawn["flag"])
+    memory = reservoir.insert(
+        memory, rows, jnp.array([False, True, False, False]), jax.random.key(2)
+    )
+    drawn = reservoir.sample(memory, jax.random.key(3), 8)
+    np.testing.assert_array_equal(drawn["x"], 6)
+    assert jnp.all(drawn["flag"])
+
+
 def test_insertion_reuses_the_buffers():
     memory = empty(1000)
     rows, valid = jnp.arange(4, dtype=jnp.int32), jnp.ones(4, bool)

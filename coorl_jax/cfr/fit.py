@@ -19,8 +19,7 @@ from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.samples import Sample, unpack_legal
 from coorl_jax.networks import Network, Params, mask_illegal
 
-Loss = Literal["advantage", "strategy"]
-Weighting = Literal["linear", "uniform"]
+Loss = Literal["squared_error", "cross_entropy"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +31,7 @@ class FitSpec:
     batch_size: int  # samples per step
     learning_rate: float  # of Adam
     gradient_clip: float  # greatest global norm of a gradient
-    weighting: Weighting  # of samples, by their iteration
+    exponent: float  # p of the samples' weights, see `sample_weights`
 
 
 class FitMetrics(NamedTuple):
@@ -58,6 +57,7 @@ def fit(
     reservoir: Reservoir,
     key: jax.Array,
     iteration: jax.Array,
+    step: jax.Array | None = None,
 ) -> tuple[Params, optax.OptState, FitMetrics]:
     """Fit a network to a memory of samples.
 
@@ -66,13 +66,14 @@ def fit(
 
     Args:
       network: what to fit.
-      spec: how; with start "scratch", `params` and `opt_state` are replaced by new ones.
-      loss: "advantage" for regression, "strategy" for cross entropy, see `loss_value`.
+      spec: how; with start "scratch", the fit begins with new parameters and optimiser state.
+      loss: for regression or for policies, see `loss_value`.
       params: parameters of the last fit.
       opt_state: optimiser state of the last fit, from `init` or `fit`.
       reservoir: rows are `Sample`s; not donated.
       key: consumed.
-      iteration: int32 T, the current iteration, from 1; scales the linear weights.
+      iteration: int32 T, the current iteration, from 1; scales the weights.
+      step: float32 eta, to fit to `bootstrapped` targets; None fits to the targets as they are.
 
     Returns:
       Parameters, optimiser state and metrics.
@@ -81,9 +82,12 @@ def fit(
       Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 1.
     """
     init_key, updates_key = jax.random.split(key)
+    last_params = None if step is None else params
     if spec.start == "scratch":
         params, opt_state = init(network, spec, init_key)
-    return _update(network, spec, loss, params, opt_state, reservoir, updates_key, iteration)
+    return _update(
+        network, spec, loss, params, opt_state, reservoir, updates_key, iteration, step, last_params
+    )
 
 
 @partial(jax.jit, static_argnames=("network", "spec", "loss"))
@@ -96,6 +100,8 @@ def _update(
     reservoir: Reservoir,
     key: jax.Array,
     iteration: jax.Array,
+    step: jax.Array | None,
+    last_params: Params | None,
 ) -> tuple[Params, optax.OptState, FitMetrics]:
     """Make all updates of a fit; arguments as for `fit`."""
     optimizer = _optimizer(spec)
@@ -103,8 +109,10 @@ def _update(
     def update(carry, batch_key):
         params, opt_state = carry
         batch = reservoirs.sample(reservoir, batch_key, spec.batch_size)
+        if step is not None:
+            batch = bootstrapped(network, last_params, batch, step)
         value, gradient = jax.value_and_grad(loss_value, argnums=3)(
-            network, spec.weighting, loss, params, batch, iteration
+            network, spec.exponent, loss, params, batch, iteration
         )
         finite = jnp.isfinite(optax.tree.norm(gradient))
         changes, new_opt_state = optimizer.update(gradient, opt_state, params)
@@ -121,7 +129,7 @@ def _update(
 
 def loss_value(
     network: Network,
-    weighting: Weighting,
+    exponent: float,
     loss: Loss,
     params: Params,
     batch: Sample,
@@ -129,15 +137,13 @@ def loss_value(
 ) -> jax.Array:
     """Return the weighted mean loss of a batch.
 
-    Per sample "advantage" is the mean over legal actions of the squared error, and "strategy" the
-    cross entropy of the softmax over legal logits with the target policy. Weights are 1
-    ("uniform"), or 2t/T ("linear") for a sample of iteration t, about 1 on average, so that the
-    learning rate means the same for both.
+    Per sample "squared_error" is the mean over legal actions of the squared error, and
+    "cross_entropy" that of the softmax over legal logits with the target policy.
 
     Args:
       network: B information states to [B, A].
-      weighting: "linear" or "uniform".
-      loss: "advantage" or "strategy".
+      exponent: p of the weights, see `sample_weights`.
+      loss: "squared_error" or "cross_entropy".
       params: of the network.
       batch: samples with leading axis B.
       iteration: int32 T.
@@ -146,22 +152,77 @@ def loss_value(
       float32 scalar.
     """
     outputs = network.apply(params, batch.packed)
-    legal = unpack_legal(batch.legal, network.game.num_actions)
+    legal = unpack_legal(batch.legal, outputs.shape[1])
     targets = batch.target.astype(jnp.float32)
-    if loss == "advantage":
+    if loss == "squared_error":
         errors = jnp.where(legal, jnp.square(targets - outputs), 0.0)
         losses = jnp.sum(errors, axis=1) / jnp.maximum(jnp.sum(legal, axis=1), 1)
     else:
         log_policy = jax.nn.log_softmax(mask_illegal(outputs, legal), axis=1)
         losses = -jnp.sum(jnp.where(legal, targets * log_policy, 0.0), axis=1)
-    return jnp.mean(sample_weights(weighting, batch.iteration, iteration) * losses)
+    return jnp.mean(sample_weights(exponent, batch.iteration, iteration) * losses)
 
 
-def sample_weights(weighting: Weighting, iterations: jax.Array, current: jax.Array) -> jax.Array:
-    """Return float32[B], the weights of samples of iterations int32[B] at iteration `current`."""
-    if weighting == "uniform":
-        return jnp.ones(iterations.shape, jnp.float32)
-    return 2.0 * iterations.astype(jnp.float32) / current
+def sample_weights(exponent: float, iterations: jax.Array, current: jax.Array) -> jax.Array:
+    """Return the weights of samples by their iterations.
+
+    They are (p + 1) (t / T)^p, about 1 on average over t = 1 .. T, so that the learning rate means
+    the same for all p: 0 weighs all iterations alike, 1 is linear CFR.
+
+    Args:
+      exponent: p >= 0.
+      iterations: int32[B] t.
+      current: int32 T.
+
+    Returns:
+      float32[B].
+
+    References:
+      Brown and Sandholm, Solving Imperfect-Information Games via Discounted Regret Minimization,
+      2019; theirs are products of (t / (t + 1))^p.
+    """
+    return (exponent + 1.0) * (iterations.astype(jnp.float32) / current) ** exponent
+
+
+def bootstrap_step(exponent: float, min_step: float, iteration: jax.Array) -> jax.Array:
+    """Return the step eta_t of `bootstrapped` that gives iterations weights of about t^p.
+
+    It is (p + 1) / (t + p), of which repeated steps make a mean over iterations with weights
+    (t + p - 1)! / (t - 1)!: all alike for p = 0, linear for p = 1, growing like t^p.
+
+    Args:
+      exponent: p >= 0.
+      min_step: the least step; above 0, old iterations are forgotten exponentially.
+      iteration: int32 t, from 1; the first step is 1.
+
+    Returns:
+      float32 scalar.
+    """
+    return jnp.maximum(min_step, (exponent + 1.0) / (iteration.astype(jnp.float32) + exponent))
+
+
+def bootstrapped(network: Network, params: Params, batch: Sample, step: jax.Array) -> Sample:
+    """Return the samples with cumulative targets: (1 - eta) [A(I, a)]_+ + eta r(a).
+
+    The network stands for the memory of all earlier iterations. Its positive part makes the sum
+    that of CFR+, where an action whose advantage becomes positive is played at once.
+
+    Args:
+      network: B information states to [B, A].
+      params: of the network after the last iteration, A.
+      batch: samples r of this iteration with leading axis B.
+      step: float32 eta in [0, 1].
+
+    Returns:
+      The samples, with targets float32[B, A].
+
+    References:
+      Tammelin, Solving Large Imperfect Information Games Using CFR+, 2014; bootstrapping as in
+      VR-DeepDCFR+ (Deep Predictive Discounted CFR).
+    """
+    cumulative = jnp.maximum(network.apply(params, batch.packed), 0.0)
+    target = (1.0 - step) * cumulative + step * batch.target.astype(jnp.float32)
+    return batch._replace(target=target)
 
 
 def _optimizer(spec: FitSpec) -> optax.GradientTransformation:

@@ -6,6 +6,10 @@ network to all of its memory, weighted by iteration; `fit_strategy` fits the net
 average policy. The state between two stages is all there is: stages draw their random numbers
 from (seed, iteration, stage), so a run that stops there and goes on is the same run.
 
+Two variations: *bootstrapped* advantages keep samples for one iteration only and carry the earlier
+ones on in the network itself (cfr/fit.py); a *mixture* keeps the policies of the iterations
+themselves, beside the network fitted to their average (cfr/mixture.py).
+
 Reference: Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 1; with both
 players' traversals in one batch (simultaneous updates).
 """
@@ -19,20 +23,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coorl_jax.cfr import reservoir, samples
-from coorl_jax.cfr.fit import FitSpec, Loss, fit, init
+from coorl_jax.cfr import mixture, reservoir, samples
+from coorl_jax.cfr.fit import FitSpec, Loss, bootstrap_step, fit, init
+from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.sampling import Branch, External, Outcome, Scheme
 from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
-from coorl_jax.config import FitSettings, Settings, TraversalSettings
+from coorl_jax.config import AdvantageSettings, FitSettings, Settings, TraversalSettings
 from coorl_jax.games.game import NUM_PLAYERS
-from coorl_jax.networks import Params
-from coorl_jax.policy import NetworkPolicy, make_network, make_policies
+from coorl_jax.networks import Network, Params
+from coorl_jax.policy import AnyPolicy, make_network, make_policies
 
 STAGES = ("traverse", "fit_advantage", "fit_strategy")
 
+_TIMERS = {
+    "traverse": "traversal_seconds",
+    "fit_advantage": "advantage_train_seconds",
+    "fit_strategy": "strategy_train_seconds",
+}
+
 # Streams of random numbers below the seed; evaluation uses another one (evaluation/suite.py).
 _TRAINING = 0
-_INIT_STAGE = len(STAGES)
+# Beside those of the stages.
+_INIT_STREAM = len(STAGES)
+_MIXTURE_STREAM = len(STAGES) + 1
 
 
 class Fitted(NamedTuple):
@@ -50,6 +63,7 @@ class TrainState(NamedTuple):
     advantage: Fitted
     strategy: Fitted
     memories: Memories
+    mixture: Reservoir | None  # of the policies of past iterations, if they are kept
 
 
 class Trainer:
@@ -63,6 +77,7 @@ class Trainer:
         self.settings = settings
         self.network = make_network(settings)
         self.game = self.network.game
+        self._bootstrapped = settings.advantage.cumulative == "bootstrapped"
         self._num_networks = NUM_PLAYERS if settings.network.per_player else 1
         self._scheme = make_scheme(settings.traversal)
         self._traversal = TraversalSpec(
@@ -93,27 +108,30 @@ class Trainer:
         memory = self.settings.memory
 
         def fitted(spec: FitSpec, stream: int) -> Fitted:
-            key = jax.random.fold_in(self._key(0, _INIT_STAGE), stream)
+            key = jax.random.fold_in(self._key(0, _INIT_STREAM), stream)
             states = [
                 init(self.network, spec, jax.random.fold_in(key, n))
                 for n in range(self._num_networks)
             ]
             return Fitted(tuple(s[0] for s in states), tuple(s[1] for s in states))
 
-        def memories(capacity: int) -> tuple[reservoir.Reservoir, ...]:
+        def memories(capacity: int) -> tuple[Reservoir, ...]:
             return tuple(
                 reservoir.create(self._sample, capacity) for _ in range(self._num_networks)
             )
 
+        advantage = fitted(fit_spec(self.settings.advantage), 0)
+        slots = self.settings.mixture.capacity
         return TrainState(
             iteration=jnp.int32(0),
             stage=jnp.int32(0),
-            advantage=fitted(fit_spec(self.settings.advantage), 0),
+            advantage=advantage,
             strategy=fitted(fit_spec(self.settings.strategy), 1),
             memories=Memories(
                 advantage=memories(memory.advantage_capacity),
                 strategy=memories(memory.strategy_capacity),
             ),
+            mixture=mixture.create(advantage.params, slots) if slots else None,
         )
 
     def position(self, state: TrainState) -> tuple[int, int]:
@@ -124,35 +142,23 @@ class Trainer:
         """Run the next stage to its end.
 
         Args:
-          state: its memories are donated; use the returned state afterwards.
+          state: its memories and mixture are donated; use the returned state afterwards.
 
         Returns:
           The state after the stage, and the stage's metrics (names in docs/design.md).
         """
         completed, stage = self.position(state)
-        key = self._key(completed + 1, stage)
-        iteration = jnp.int32(completed + 1)
+        iteration = completed + 1
+        key = self._key(iteration, stage)
+        run = {
+            "traverse": self._traverse,
+            "fit_advantage": self._fit_advantage,
+            "fit_strategy": self._fit_strategy,
+        }[STAGES[stage]]
         started = time.perf_counter()
-        if STAGES[stage] == "traverse":
-            state, metrics = self._traverse(state, key, iteration)
-            timer = "traversal_seconds"
-        elif STAGES[stage] == "fit_advantage":
-            advantage, metrics = self._fit(
-                "advantage", state.advantage, state.memories.advantage, key, iteration
-            )
-            state = state._replace(advantage=advantage)
-            timer = "advantage_train_seconds"
-        else:
-            metrics = {}
-            # The first is fitted too: all programs are then compiled in the first iteration.
-            if completed == 0 or (completed + 1) % self.settings.strategy.every == 0:
-                strategy, metrics = self._fit(
-                    "strategy", state.strategy, state.memories.strategy, key, iteration
-                )
-                state = state._replace(strategy=strategy)
-            timer = "strategy_train_seconds"
+        state, metrics = run(state, key, iteration)
         seconds = time.perf_counter() - started
-        metrics[timer] = seconds
+        metrics[_TIMERS[STAGES[stage]]] = seconds
         if "traversal/nodes" in metrics:
             metrics["traversal/nodes_per_second"] = metrics["traversal/nodes"] / seconds
         next_stage = (stage + 1) % len(STAGES)
@@ -163,11 +169,21 @@ class Trainer:
             metrics,
         )
 
-    def policy_parameters(self, state: TrainState) -> dict[str, tuple[Params, ...]]:
-        """Return the parameters of the policies, "current" and "average"."""
-        return {"current": state.advantage.params, "average": state.strategy.params}
+    def policy_parameters(self, state: TrainState) -> dict[str, Any]:
+        """Return the parameters of the policies: "current", "average" and, if kept, "mixture"."""
+        parameters: dict[str, Any] = {
+            "current": state.advantage.params,
+            "average": state.strategy.params,
+        }
+        if state.mixture is not None:
+            parameters["mixture"] = {
+                "params": state.mixture.rows.params,
+                # The mixture is the average policy, too, and weighs iterations as its network does.
+                "weights": mixture.weights(state.mixture, self.settings.strategy.exponent),
+            }
+        return parameters
 
-    def policies(self, state: TrainState) -> dict[str, NetworkPolicy]:
+    def policies(self, state: TrainState) -> dict[str, AnyPolicy]:
         """Return the policies themselves."""
         return make_policies(self.settings, self.network, self.policy_parameters(state))
 
@@ -176,17 +192,30 @@ class Trainer:
         return jax.random.fold_in(jax.random.fold_in(key, iteration), stage)
 
     def _traverse(
-        self, state: TrainState, key: jax.Array, iteration: jax.Array
+        self, state: TrainState, key: jax.Array, iteration: int
     ) -> tuple[TrainState, dict[str, float]]:
+        memories = state.memories
+        if self._bootstrapped:
+            memories = memories._replace(
+                advantage=tuple(reservoir.emptied(memory) for memory in memories.advantage)
+            )
+        policies = state.mixture
+        if policies is not None:
+            policies = mixture.insert(
+                policies,
+                state.advantage.params,
+                jnp.int32(iteration),
+                self._key(iteration, _MIXTURE_STREAM),
+            )
         memories, statistics = traverse(
             self.game,
             self.network,
             self._scheme,
             self._traversal,
             state.advantage.params,
-            state.memories,
+            memories,
             key,
-            iteration,
+            jnp.int32(iteration),
         )
         sizes = {
             "memory/advantage": [reservoir.size(memory) for memory in memories.advantage],
@@ -210,39 +239,82 @@ class Trainer:
             "traversal/strategy_samples": float(statistics.strategy_samples),
         }
         metrics |= {name: float(np.sum(size)) for name, size in sizes.items()}
-        return state._replace(memories=memories), metrics
+        return state._replace(memories=memories, mixture=policies), metrics
 
-    def _fit(
-        self,
-        loss: Loss,
-        fitted: Fitted,
-        memories: tuple[reservoir.Reservoir, ...],
-        key: jax.Array,
-        iteration: jax.Array,
-    ) -> tuple[Fitted, dict[str, float]]:
-        settings = self.settings.advantage if loss == "advantage" else self.settings.strategy
-        results = [
-            fit(
-                self.network,
-                fit_spec(settings),
-                loss,
-                params,
-                opt_state,
-                memory,
-                jax.random.fold_in(key, n),
-                iteration,
-            )
-            for n, (params, opt_state, memory) in enumerate(
-                zip(fitted.params, fitted.opt_state, memories, strict=True)
-            )
-        ]
-        reports = jax.device_get([result[2] for result in results])
-        fitted = Fitted(tuple(r[0] for r in results), tuple(r[1] for r in results))
-        jax.block_until_ready(fitted)
-        return fitted, {
-            f"loss/{loss}": float(np.mean([report.loss for report in reports])),
-            f"precision/nonfinite_steps_{loss}": float(sum(report.skipped for report in reports)),
-        }
+    def _fit_advantage(
+        self, state: TrainState, key: jax.Array, iteration: int
+    ) -> tuple[TrainState, dict[str, float]]:
+        settings, step = self.settings.advantage, None
+        if self._bootstrapped:
+            step = bootstrap_step(settings.exponent, settings.min_step, jnp.int32(iteration))
+        advantage, metrics = _fit_networks(
+            "advantage",
+            self.network,
+            fit_spec(settings),
+            "squared_error",
+            state.advantage,
+            state.memories.advantage,
+            key,
+            iteration,
+            step,
+        )
+        return state._replace(advantage=advantage), metrics
+
+    def _fit_strategy(
+        self, state: TrainState, key: jax.Array, iteration: int
+    ) -> tuple[TrainState, dict[str, float]]:
+        settings = self.settings.strategy
+        # The first is fitted too: all programs are then compiled in the first iteration.
+        if iteration > 1 and iteration % settings.every:
+            return state, {}
+        strategy, metrics = _fit_networks(
+            "strategy",
+            self.network,
+            fit_spec(settings),
+            "cross_entropy",
+            state.strategy,
+            state.memories.strategy,
+            key,
+            iteration,
+        )
+        return state._replace(strategy=strategy), metrics
+
+
+def _fit_networks(
+    name: str,
+    network: Network,
+    spec: FitSpec,
+    loss: Loss,
+    fitted: Fitted,
+    memories: tuple[Reservoir, ...],
+    key: jax.Array,
+    iteration: int,
+    step: jax.Array | None = None,
+) -> tuple[Fitted, dict[str, float]]:
+    """Fit a network to each of the memories; `name` is for the metrics, the rest as for `fit`."""
+    results = [
+        fit(
+            network,
+            spec,
+            loss,
+            params,
+            opt_state,
+            memory,
+            jax.random.fold_in(key, n),
+            jnp.int32(iteration),
+            step,
+        )
+        for n, (params, opt_state, memory) in enumerate(
+            zip(fitted.params, fitted.opt_state, memories, strict=True)
+        )
+    ]
+    reports = jax.device_get([result[2] for result in results])
+    fitted = Fitted(tuple(r[0] for r in results), tuple(r[1] for r in results))
+    jax.block_until_ready(fitted)
+    return fitted, {
+        f"loss/{name}": float(np.mean([report.loss for report in reports])),
+        f"precision/nonfinite_steps_{name}": float(sum(report.skipped for report in reports)),
+    }
 
 
 def make_scheme(settings: TraversalSettings) -> Scheme:
@@ -256,11 +328,14 @@ def make_scheme(settings: TraversalSettings) -> Scheme:
 
 def fit_spec(settings: FitSettings) -> FitSpec:
     """Return how a network is fitted, from the settings of either network."""
+    exponent = settings.exponent
+    if isinstance(settings, AdvantageSettings) and settings.cumulative == "bootstrapped":
+        exponent = 0.0  # All samples are of one iteration; its weight is in the step.
     return FitSpec(
         start=settings.start,
         updates=settings.updates,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         gradient_clip=settings.gradient_clip,
-        weighting=settings.weighting,
+        exponent=exponent,
     )

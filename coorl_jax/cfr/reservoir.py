@@ -26,8 +26,8 @@ import jax.numpy as jnp
 class Reservoir(NamedTuple):
     """The memory. `insert` donates it: use the returned one afterwards."""
 
-    rows: Any  # pytree of dtype[N, ...], bfloat16 as uint16 bits; zeros from `size` on
-    seen: jax.Array  # uint32[2]; rows ever inserted, (low, high) words of 64 bits
+    rows: Any  # pytree of dtype[N, ...], bfloat16 as uint16 bits; no rows from `size` on
+    seen: jax.Array  # uint32[2]; rows inserted since it was empty, (low, high) words of 64 bits
 
     @property
     def capacity(self) -> int:
@@ -59,6 +59,11 @@ def create(example_row: Any, capacity: int) -> Reservoir:
     return Reservoir(rows, jnp.zeros(2, jnp.uint32))
 
 
+def emptied(reservoir: Reservoir) -> Reservoir:
+    """Return the reservoir without its rows, in the same buffers."""
+    return reservoir._replace(seen=jnp.zeros_like(reservoir.seen))
+
+
 def size(reservoir: Reservoir) -> jax.Array:
     """Return the number of filled slots, int32: rows 0 .. size-1 are meaningful."""
     low, high = reservoir.seen
@@ -67,7 +72,7 @@ def size(reservoir: Reservoir) -> jax.Array:
 
 
 def num_seen(reservoir: Reservoir) -> int:
-    """Return how many rows were ever inserted, as a Python int (waits for the device)."""
+    """Return how many rows were inserted since it was empty, a Python int; waits for the device."""
     low, high = jax.device_get(reservoir.seen)
     return int(low) + (int(high) << 32)
 
@@ -102,8 +107,13 @@ def sample(reservoir: Reservoir, key: jax.Array, batch_size: int) -> Any:
     Returns:
       Rows with leading axis B.
     """
-    indices = jax.random.randint(key, (batch_size,), 0, jnp.maximum(size(reservoir), 1))
-    return jax.tree.map(lambda store: _from_bits(store[indices]), reservoir.rows)
+    filled = size(reservoir)
+    indices = jax.random.randint(key, (batch_size,), 0, jnp.maximum(filled, 1))
+    # What an emptied reservoir held is still in its buffers.
+    drawn = jax.tree.map(
+        lambda store: jnp.where(filled > 0, store[indices], 0).astype(store.dtype), reservoir.rows
+    )
+    return jax.tree.map(_from_bits, drawn)
 
 
 def _choose_slots(
