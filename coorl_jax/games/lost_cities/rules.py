@@ -13,7 +13,6 @@ a step cheap when thousands of rounds advance together.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ import numpy as np
 
 from coorl_jax.games.game import CardView
 from coorl_jax.games.lost_cities import information, whole
+from coorl_jax.games.lost_cities.deals import enumerate_decks
 from coorl_jax.games.lost_cities.hands import insert_sorted, pick, remove_slot
 from coorl_jax.games.lost_cities.locations import DECK, DISCARD, EXPEDITION, HAND, KNOWN
 
@@ -349,17 +349,8 @@ class LostCities:
         return whole.card_view(self, packed)
 
     def enumerate_deals(self) -> tuple[State, np.ndarray]:
-        """Return every deal of a tiny game and its probability.
-
-        Raises:
-          ValueError: for decks of more than 8 cards (40,320 deals).
-        """
-        if self.num_cards > 8:
-            raise ValueError(
-                f"colors={self.colors}: {self.num_cards} cards have too many deals to enumerate "
-                "(at most 8 cards); e.g. colors=2, ranks=2, wagers=0, hand_size=1"
-            )
-        decks = np.array([*itertools.permutations(range(self.num_cards))], np.uint8)
+        """Return every deal of a small game and its probability; see `deals.enumerate_decks`."""
+        decks = enumerate_decks(self.num_cards, self.hand_size)
         states = jax.vmap(self.from_deck)(jnp.asarray(decks))
         return states, np.full(len(decks), 1.0 / len(decks))
 
