@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import game_checks
 import jax
@@ -208,8 +209,25 @@ def test_chunks_do_not_matter(tiny, monkeypatch):
 def test_large_games_are_refused():
     with pytest.raises(ValueError, match="more than 500 histories"):
         tree.enumerate_game(TINY, max_histories=500)
-    with pytest.raises(ValueError, match="colors=5"):
-        tree.enumerate_game(LostCities())
+    for rules in (LostCities(), LostCities(colors=2, ranks=5, wagers=0, hand_size=2)):
+        with pytest.raises(ValueError, match=r"hand_size=.*more than 50,000 deals"):
+            tree.enumerate_game(rules)
+
+
+def test_deals_of_lost_cities_are_distinct_and_complete():
+    """Every deck is one of the deals after its hands are sorted, all equally often."""
+    rules = LostCities(colors=2, ranks=3, wagers=0, hand_size=2)
+    deals, probabilities = rules.enumerate_deals()
+
+    def seen(states):
+        dealt = (states.location, states.hands, states.deck[:, 2 * rules.hand_size :])
+        return list(map(tuple, np.concatenate([leaf.reshape(len(leaf), -1) for leaf in dealt], 1)))
+
+    assert len(probabilities) == len(set(seen(deals))) == 720 // (2 * 2)
+    np.testing.assert_array_equal(probabilities, 1 / 180)
+    decks = np.array([*itertools.permutations(range(rules.num_cards))], np.uint8)
+    shuffled = collections.Counter(seen(jax.vmap(rules.from_deck)(decks)))
+    assert shuffled == dict.fromkeys(seen(deals), 4)
 
 
 def test_ambiguous_information_states_are_refused():

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from coorl_jax.games import sequence_form
 from coorl_jax.games.game import EnumerableGame, Game, State
+from coorl_jax.games.sequence_form import SequenceForm
 
 PolicyFn = Callable[[np.ndarray, np.ndarray], Any]
 """uint8[I, P] packed states and bool[I, A] legal actions -> probabilities [I, A]."""
@@ -51,6 +53,7 @@ class Tree(NamedTuple):
     packed: np.ndarray  # uint8[I, P]
     legal: np.ndarray  # bool[I, A]
     player: np.ndarray  # int64[I], who moves there
+    sequence_form: SequenceForm
 
 
 class Advantages(NamedTuple):
@@ -163,7 +166,23 @@ def evaluate_policy(tree: Tree, policy_fn: PolicyFn) -> np.ndarray:
     Raises:
       ValueError: if they are no distribution over the legal actions.
     """
-    policy = np.asarray(policy_fn(tree.packed, tree.legal), np.float64)
+    return check_policy(tree, policy_fn(tree.packed, tree.legal))
+
+
+def check_policy(tree: Tree, probabilities: Any) -> np.ndarray:
+    """Check that probabilities are a policy.
+
+    Args:
+      tree: the game.
+      probabilities: [I, A].
+
+    Returns:
+      float64[I, A], the same.
+
+    Raises:
+      ValueError: if they are no distribution over the legal actions.
+    """
+    policy = np.asarray(probabilities, np.float64)
     if policy.shape != tree.legal.shape:
         raise ValueError(f"policy_fn: must return shape {tree.legal.shape}, not {policy.shape}")
     on_legal = np.all((policy >= 0) & (tree.legal | (policy == 0)), axis=1)
@@ -175,25 +194,6 @@ def evaluate_policy(tree: Tree, policy_fn: PolicyFn) -> np.ndarray:
             f"must be a distribution over actions {np.flatnonzero(tree.legal[wrong[0]]).tolist()}"
         )
     return policy
-
-
-def expected_value(tree: Tree, policy: np.ndarray) -> float:
-    """Compute what a policy that both players use is worth.
-
-    Args:
-      tree: the game.
-      policy: float64[I, A].
-
-    Returns:
-      Points of player 0 a round.
-    """
-    value = tree.levels[-1].returns
-    for level, child in zip(tree.levels[-2::-1], tree.levels[:0:-1], strict=True):
-        probability = policy[level.information_state[child.parent], child.action]
-        value = level.returns + np.bincount(
-            child.parent, probability * value, minlength=len(level.parent)
-        )
-    return float(value @ tree.levels[0].chance)
 
 
 def counterfactual_reaches(tree: Tree, policy: np.ndarray) -> list[np.ndarray]:
@@ -302,4 +302,5 @@ def _build(views: list[_View], links: list[_Links]) -> Tree:
                 chance=link.chance,
             )
         )
-    return Tree(tuple(levels), packed[first], legal[first], player[first])
+    form = sequence_form.build(levels, len(first), legal.shape[1])
+    return Tree(tuple(levels), packed[first], legal[first], player[first], form)
