@@ -233,7 +233,9 @@ class _Training:
         with timed(self._pending, "evaluation_seconds"):
             rows = suite.evaluate(game, chosen, spec.opponents, spec.pairs, self._settings.seed)
             nash_convs = suite.nash_convs(game, chosen) if spec.nash_conv else {}
-        self._pending |= {f"eval/nash_conv/{name}": value for name, value in nash_convs.items()}
+        for name, nash_conv in nash_convs.items():
+            self._pending[f"eval/nash_conv/{name}"] = nash_conv
+            self._pending[f"eval/exploitability/{name}"] = nash_conv / 2
         for row in rows:
             prefix = f"eval/{row['opponent']}/{row['policy']}/"
             self._pending |= {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -29,6 +30,9 @@ def write_run(path, settings):
         for iteration in (1, 2):
             keys = jax.random.split(jax.random.key(iteration), 2)
             parameters = {"current": (init(keys[0]),), "average": (init(keys[1]),)}
+            if settings.mixture.capacity:
+                stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), parameters["current"])
+                parameters["mixture"] = {"params": stacked, "weights": jnp.array([0.5, 0.5])}
             store.save(iteration, parameters, {"config": config.to_dict(settings)})
     return path
 
@@ -44,7 +48,9 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def kuhn_run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("kuhn"), config.from_config_dict(kuhn.get_config()))
+    settings = config.from_config_dict(kuhn.get_config())
+    settings = config.override(settings, {"mixture.capacity": 2})
+    return write_run(tmp_path_factory.mktemp("kuhn"), settings)
 
 
 @pytest.fixture
@@ -122,6 +128,14 @@ def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
     assert [row["opponent"] for row in rows] == ["random", "random"]
 
 
+def test_a_mixture_that_was_kept_can_be_played(command, kuhn_run):
+    out = command(f"--checkpoint={kuhn_run}", "--json", "--policies=mixture,current", "--pairs=40")
+    mixture, current = (json.loads(line) for line in out.splitlines())
+    assert (mixture["policy"], mixture["rounds"]) == ("mixture", 80)
+    assert mixture["points_per_round"] != current["points_per_round"]
+    assert mixture["points_per_round_se"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -132,6 +146,7 @@ def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
         (["--checkpoint={run}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
         (["--checkpoint={run}", "--opponents=bob"], "--opponents: opponent 'bob': must be one of"),
         (["--checkpoint={run}", "--policies=best"], "--policies=best: must be among current, av"),
+        (["--checkpoint={run}", "--policies=mixture"], "--policies=mixture: must be among current"),
         (
             ["--checkpoint={run}", "--record=no/where.gz"],
             "--record=no/where.gz: must be a new f",

@@ -12,6 +12,8 @@ from coorl_jax.evaluation import match, suite
 from coorl_jax.evaluation.match import play
 from coorl_jax.games.kuhn_poker import BET, PASS, KuhnPoker
 from coorl_jax.games.lost_cities import LostCities
+from coorl_jax.networks import Network, NetworkSpec
+from coorl_jax.policy import MixturePolicy, PolicySpec
 
 SMALL = LostCities(colors=2, ranks=4, wagers=1, hand_size=3, max_discard_draws=2)
 
@@ -96,6 +98,26 @@ def round_by_hand(game, policies, key):
     return float(game.returns(state)[0]), actions
 
 
+def mixture_of_kuhn(*logits, weights):
+    """A mixture of policies for Kuhn poker: each bets with one logit, whatever it knows."""
+    network = Network(KuhnPoker(), NetworkSpec("mlp", width=2, depth=1))
+    zeros = jax.tree.map(jnp.zeros_like, network.init(jax.random.key(0)))
+
+    def member(logit):
+        # The bias of the last layer is the only leaf with one number per action alone.
+        def leaf(path, zero):
+            is_output = "Dense_1" in str(path) and zero.ndim == 1
+            return zero.at[BET].set(logit) if is_output else zero
+
+        return jax.tree_util.tree_map_with_path(leaf, zeros)
+
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(member, logits))
+    return MixturePolicy(network, PolicySpec("strategy"), (params,), jnp.array(weights))
+
+
+ALWAYS = 100.0  # logit
+
+
 @pytest.mark.parametrize(
     ("game", "policy_a", "policy_b"),
     [
@@ -150,6 +172,83 @@ def test_standard_errors_are_those_of_pairs():
     assert error == pytest.approx(np.std([0, 10, 15], ddof=1) / np.sqrt(3))
     assert result.win_rate == (0.5, 0)
     assert result.draw_rate == pytest.approx(1 / 3)
+
+
+def test_standard_errors_are_those_of_groups_where_pairs_share_a_draw():
+    result = match.MatchResult(
+        points=np.array([[10.0, -10.0], [20.0, 0.0], [0.0, 30.0], [5.0, 5.0], [1.0, 3.0]]),
+        decisions=np.full((5, 2), 4),
+        actions=np.zeros((5, 2, 0), int),
+        starts=None,
+        group=2,
+    )
+    mean, error = result.points_per_round
+    assert mean == pytest.approx(32 / 5)
+    # Pairs 0, 10, 15, 5, 2: groups (0, 10), (15, 5) and (2).
+    deviations = [10 - 2 * 6.4, 20 - 2 * 6.4, 2 - 6.4]
+    assert error == pytest.approx(np.sqrt(np.square(deviations).sum() * 3 / 2) / 5)
+
+
+def test_each_group_plays_with_a_member_drawn_by_its_weight(monkeypatch):
+    monkeypatch.setattr(match, "_GROUP", 2)
+    mixture = mixture_of_kuhn(ALWAYS, -ALWAYS, weights=[0.25, 0.75])
+    fold = fixed(*(np.arange(2) == PASS))
+    result = play(KuhnPoker(), mixture, fold, 1600, jax.random.key(1), record=True)
+    # A bettor's first action, in either seat, is a bet; policy a is second to move in column 1.
+    bets = np.stack([result.actions[:, 0, 0], result.actions[:, 1, 1]], axis=1) == BET
+    groups = bets.reshape(-1, 4)
+    assert (groups == groups[:, :1]).all()
+    share = groups[:, 0].mean()
+    assert share == pytest.approx(0.25, abs=4 * np.sqrt(0.1875 / 800))
+    assert (result.points[bets] == 1).all()
+    # Passing both ways is worth the card alone, nothing on average over a pair of the same deal.
+    mean, error = result.points_per_round
+    assert mean == pytest.approx(share)
+    assert error == pytest.approx(np.sqrt(share * (1 - share) / 799), rel=1e-6)
+
+
+def test_two_players_draw_from_a_mixture_independently(monkeypatch):
+    monkeypatch.setattr(match, "_GROUP", 1)
+    mixture = mixture_of_kuhn(ALWAYS, -ALWAYS, weights=[0.5, 0.5])
+    result = play(KuhnPoker(), mixture, mixture, 1600, jax.random.key(2), record=True)
+    a_bets, b_bets = result.actions[:, 0, 0] == BET, result.actions[:, 1, 0] == BET
+    for a in (True, False):
+        for b in (True, False):
+            share = np.mean((a_bets == a) & (b_bets == b))
+            assert share == pytest.approx(0.25, abs=4 * np.sqrt(0.1875 / 1600))
+
+
+def test_a_mixture_plays_like_its_members_in_lockstep(monkeypatch):
+    monkeypatch.setattr(match, "_GROUP", 2)
+    monkeypatch.setattr(match, "_CHUNK", 8)
+    mixture = mixture_of_kuhn(2.0, -2.0, weights=[0.5, 0.5])
+    other = fixed(0.4, 0.6)
+    key = jax.random.key(7)
+    found = play(KuhnPoker(), mixture, other, 20, key, record=True)
+    members = [play(KuhnPoker(), mixture.member(n), other, 20, key, record=True) for n in (0, 1)]
+    same = np.stack([(found.actions == one.actions).all(axis=(1, 2)) for one in members])
+    by_group = same.reshape(2, 10, 2).all(axis=2)
+    assert by_group.any(axis=0).all()
+    assert not by_group.all(axis=1).any()
+    np.testing.assert_array_equal(found.starts.cards, members[0].starts.cards)
+    assert found.group == 2
+    few = play(KuhnPoker(), mixture, other, 10, key, record=True)
+    np.testing.assert_array_equal(few.actions, found.actions[:10])
+
+
+def test_nash_conv_of_a_mixture_is_not_that_of_the_mean():
+    mixture = mixture_of_kuhn(ALWAYS, -ALWAYS, 3.0, weights=[0.5, 0.5, 0.0])
+    found = suite.nash_convs(
+        KuhnPoker(), {"mixture": mixture, "half": fixed(0.5, 0.5), "bet": mixture.member(0)}
+    )
+    # The first player bets and is called by half of the opponents: -1/2, 1/2, 3/2 with the cards
+    # 0, 1, 2. The second one sees with whom it has to do: it wins 1 by betting against who
+    # passes, and by calling or folding -1, 0, 2 against who bets.
+    assert found["mixture"] == pytest.approx(1 / 2 + (1 + 1 / 3) / 2)
+    # Of the two policies mixed decision by decision neither player learns anything.
+    assert found["half"] == pytest.approx(11 / 12)
+    # Who always bets is called by the cards 1 and 2.
+    assert found["bet"] == pytest.approx(2 / 3)
 
 
 def test_more_pairs_begin_with_the_same_rounds_and_chunks_do_not_matter(monkeypatch):

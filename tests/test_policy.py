@@ -8,7 +8,13 @@ from coorl_jax import config
 from coorl_jax.cfr.regret_matching import regret_matching
 from coorl_jax.games.kuhn_poker import KuhnPoker
 from coorl_jax.networks import Network, NetworkSpec
-from coorl_jax.policy import NetworkPolicy, PolicySpec, make_network, make_policies
+from coorl_jax.policy import (
+    MixturePolicy,
+    NetworkPolicy,
+    PolicySpec,
+    make_network,
+    make_policies,
+)
 
 GAME = KuhnPoker()
 NETWORK = Network(GAME, NetworkSpec("mlp", width=8, depth=1))
@@ -60,6 +66,42 @@ def test_parameters_are_leaves_and_the_rest_is_static():
     assert traces == ["strategy", "advantage"]
 
 
+def mixture_of(spec, weights, per_player=False):
+    """A mixture of PARAMS, whose seats have them in opposite orders if it has two."""
+    orders = (PARAMS, PARAMS[::-1])[: 1 + per_player]
+    stacked = tuple(jax.tree.map(lambda *leaves: jnp.stack(leaves), *order) for order in orders)
+    return MixturePolicy(NETWORK, spec, stacked, jnp.asarray(weights, jnp.float32))
+
+
+@pytest.mark.parametrize("per_player", [False, True])
+def test_members_of_a_mixture_are_its_policies(per_player):
+    spec = PolicySpec("advantage", "uniform")
+    mixture = mixture_of(spec, [0.5, 0.5], per_player)
+    for index in (0, 1):
+        params = (PARAMS[index], PARAMS[1 - index])[: 1 + per_player]
+        np.testing.assert_allclose(
+            mixture.member(index).action_probabilities(PACKED, LEGAL),
+            NetworkPolicy(NETWORK, spec, params).action_probabilities(PACKED, LEGAL),
+            rtol=1e-5,
+        )
+
+
+def test_members_are_drawn_by_their_weights():
+    keys = jax.random.split(jax.random.key(0), 4000)
+
+    def share(*weights):
+        """Return how often the first member is drawn, told by one of its parameters."""
+        drawn = jax.vmap(mixture_of(PolicySpec("strategy"), weights).draw)(keys)
+        leaf = np.asarray(jax.tree.leaves(drawn.params)[1])
+        first = np.asarray(jax.tree.leaves(PARAMS[0])[1])
+        same = (leaf == first).reshape(len(keys), -1).all(axis=1)
+        return float(same.mean())
+
+    assert not np.array_equal(jax.tree.leaves(PARAMS[0])[1], jax.tree.leaves(PARAMS[1])[1])
+    assert share(0.2, 0.8) == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / 4000))
+    assert (share(1.0, 0.0), share(0.0, 1.0)) == (1.0, 0.0)
+
+
 def test_policies_of_a_run():
     settings = config.from_config_dict(kuhn.get_config())
     network = make_network(settings)
@@ -69,6 +111,14 @@ def test_policies_of_a_run():
     assert policies["current"].spec == PolicySpec("advantage", settings.traversal.fallback)
     assert policies["average"].spec == PolicySpec("strategy")
     assert policies["average"].params is PARAMS
+    assert set(policies) == {"current", "average"}
+    weights = jnp.array([0.25, 0.75])
+    mixture = make_policies(
+        settings,
+        network,
+        {"average": PARAMS, "current": PARAMS, "mixture": {"params": PARAMS, "weights": weights}},
+    )["mixture"]
+    assert mixture == MixturePolicy(network, policies["current"].spec, PARAMS, weights)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from coorl_jax import agents
 from coorl_jax.evaluation import exploitability
 from coorl_jax.evaluation.match import MatchResult, play
 from coorl_jax.games import tree as trees
 from coorl_jax.games.game import EnumerableGame, Game
-from coorl_jax.policy import Policy
+from coorl_jax.policy import AnyPolicy, MixturePolicy
 
 # Stream of random numbers below the seed; training uses another one (cfr/iteration.py).
 _EVALUATION = 1
@@ -22,7 +24,7 @@ _EVALUATION = 1
 
 def evaluate(
     game: Game,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, AnyPolicy],
     opponents: Iterable[str],
     pairs: int,
     seed: int,
@@ -38,7 +40,7 @@ def evaluate(
 
 def matches(
     game: Game,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, AnyPolicy],
     opponents: Iterable[str],
     pairs: int,
     seed: int,
@@ -84,17 +86,33 @@ def matches(
             yield row, result
 
 
-def nash_convs(game: Game, policies: Mapping[str, Policy]) -> dict[str, float]:
+def nash_convs(game: Game, policies: Mapping[str, AnyPolicy]) -> dict[str, float]:
     """Return the NashConv of every policy, in points a round.
 
     Raises:
-      ValueError: for a game that is too large to enumerate, or without perfect recall.
+      ValueError: for a game that is too large to enumerate.
     """
     tree = enumerated(game)
-    return {
-        name: exploitability.nash_conv(tree, exploitability.as_policy_fn(policy)).nash_conv
-        for name, policy in policies.items()
-    }
+    return {name: _nash_conv(tree, policy).nash_conv for name, policy in policies.items()}
+
+
+def _nash_conv(tree: trees.Tree, policy: AnyPolicy) -> exploitability.NashConv:
+    if not isinstance(policy, MixturePolicy):
+        return exploitability.nash_conv(tree, exploitability.as_policy_fn(policy))
+    weights = np.asarray(policy.weights)
+    drawn = np.flatnonzero(weights)
+    probabilities = (
+        np.asarray(_member_probabilities(policy, jnp.int32(n), tree.packed, tree.legal))
+        for n in drawn
+    )
+    return exploitability.nash_conv_of_mixture(tree, probabilities, weights[drawn])
+
+
+@jax.jit
+def _member_probabilities(
+    mixture: MixturePolicy, index: jax.Array, packed: jax.Array, legal: jax.Array
+) -> jax.Array:
+    return mixture.member(index).action_probabilities(packed, legal)
 
 
 @functools.lru_cache(maxsize=1)
