@@ -81,8 +81,10 @@ def _base() -> ml_collections.ConfigDict:
     network.per_player = False
 
     config.traversal = traversal = ml_collections.ConfigDict()
-    # branch (force every action at one node of a path), outcome (one action a node), or external
-    # (every action at every node of the traverser; small games).
+    # How regrets are sampled. Without a value network: branch (force every action at one node of a
+    # path), outcome (one action a node), external (every action at every node of the traverser;
+    # small games), robust (a few of them at every node; small games). With one: baseline (outcome,
+    # with most of its noise taken away) or critic (its opinion alone).
     traversal.scheme = "branch"
     # Traversals per player and iteration.
     traversal.traversals = 1024
@@ -90,8 +92,10 @@ def _base() -> ml_collections.ConfigDict:
     traversal.lanes = 128
     # Probability with which the traverser's sampling policy draws uniformly, in [0, 1].
     traversal.exploration = 0.1
-    # Nodes of one path at which every action is tried (external only).
+    # Nodes of one path at which several actions are tried (external and robust only).
     traversal.max_branching_nodes = 2
+    # How many actions those are (robust only).
+    traversal.branching_actions = 2
     # Policy where no advantage is positive: argmax (the highest one) or uniform.
     traversal.fallback = "argmax"
     # Returns to a parent node resolved per network evaluation (performance only).
@@ -102,6 +106,8 @@ def _base() -> ml_collections.ConfigDict:
     memory.advantage_capacity = 1_000_000
     # Samples kept for the average policy.
     memory.strategy_capacity = 1_000_000
+    # Samples kept for the value network (baseline and critic only), of the current iteration alone.
+    memory.value_capacity = 1_000_000
     # Stored precision of the targets: bfloat16, float16 or float32.
     memory.target_dtype = "bfloat16"
 
@@ -112,8 +118,11 @@ def _base() -> ml_collections.ConfigDict:
     advantage.updates = 300
     # Samples per gradient step.
     advantage.batch_size = 512
-    # Adam's learning rate.
+    # Adam's learning rate in the first iteration.
     advantage.learning_rate = 1e-3
+    # Iterations after which it is half of that: in iteration t it is divided by
+    # 1 + (t - 1) / decay_iterations; 0 = it stays.
+    advantage.decay_iterations = 0
     # Largest norm of the gradient; longer ones are scaled down.
     advantage.gradient_clip = 1.0
     # Weight of a sample of iteration t: uniform (1), linear (t) or discounted (t ** discount).
@@ -129,17 +138,30 @@ def _base() -> ml_collections.ConfigDict:
     advantage.min_step = 0.0
 
     config.strategy = strategy = ml_collections.ConfigDict()
-    # These seven as for the advantage network; the weights are also the mixture's.
+    # These eight as for the advantage network; the weights are also the mixture's.
     strategy.start = "warm"
     strategy.updates = 150
     strategy.batch_size = 512
     strategy.learning_rate = 1e-3
+    strategy.decay_iterations = 0
     strategy.gradient_clip = 1.0
     strategy.weighting = "linear"
     strategy.discount = 2.0
     # Iterations between two fits of the average policy, after the first; in between, and after a
     # last iteration that is no multiple, the average policy is that of the last fit.
     strategy.every = 1
+
+    config.value = value = ml_collections.ConfigDict()
+    # The value network of baseline and critic: these six as for the advantage network.
+    value.start = "warm"
+    value.updates = 150
+    value.batch_size = 512
+    value.learning_rate = 1e-3
+    value.decay_iterations = 0
+    value.gradient_clip = 1.0
+    # Lambda in [0, 1] of what it learns: 1 = the utilities that walks end with, 0 = its own opinion
+    # one decision later.
+    value.trace_decay = 0.9
 
     config.mixture = mixture = ml_collections.ConfigDict()
     # Iterations whose advantage networks are kept for the policy `mixture`, a random choice of all

@@ -55,11 +55,12 @@ class NetworkSettings:
 class TraversalSettings:
     """How regrets are sampled."""
 
-    scheme: Literal["branch", "outcome", "external"]
+    scheme: Literal["branch", "outcome", "external", "robust", "baseline", "critic"]
     traversals: Annotated[int, Integer(1, example=1024, high=2**28)]
     lanes: Annotated[int, Integer(1, example=4096, high=2**24)]
     exploration: Annotated[float, Real(low=0.0, high=1.0, example=0.1)]
     max_branching_nodes: Annotated[int, Integer(1, example=2)]
+    branching_actions: Annotated[int, Integer(1, example=2, high=2**16)]
     fallback: Literal["argmax", "uniform"]
     pops_per_pass: Annotated[int, Integer(1, example=4, high=2**16)]
 
@@ -70,6 +71,7 @@ class MemorySettings:
 
     advantage_capacity: Annotated[int, Integer(1, example=1_000_000, high=2**30)]
     strategy_capacity: Annotated[int, Integer(1, example=1_000_000, high=2**30)]
+    value_capacity: Annotated[int, Integer(1, example=100_000, high=2**30)]
     target_dtype: Literal["bfloat16", "float16", "float32"]
 
 
@@ -81,7 +83,14 @@ class FitSettings:
     updates: Annotated[int, Integer(1, example=500)]
     batch_size: Annotated[int, Integer(1, example=1024, high=2**24)]
     learning_rate: Annotated[float, Real(above=0.0, example=1e-3)]
+    decay_iterations: Annotated[int, Integer(0, example=50)]
     gradient_clip: Annotated[float, Real(above=0.0, example=1.0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedFitSettings(FitSettings):
+    """How a network is fitted to samples of all iterations."""
+
     weighting: Literal["uniform", "linear", "discounted"]
     discount: Annotated[float, Real(low=0.0, high=100.0, example=2.0)]
 
@@ -92,7 +101,7 @@ class FitSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdvantageSettings(FitSettings):
+class AdvantageSettings(WeightedFitSettings):
     """How the advantage network is fitted, and how advantages accumulate over iterations."""
 
     cumulative: Literal["reservoir", "bootstrapped"]
@@ -100,10 +109,17 @@ class AdvantageSettings(FitSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class StrategySettings(FitSettings):
+class StrategySettings(WeightedFitSettings):
     """How the network of the average policy is fitted, and how often."""
 
     every: Annotated[int, Integer(1, example=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueSettings(FitSettings):
+    """How the value network is fitted, and what to."""
+
+    trace_decay: Annotated[float, Real(low=0.0, high=1.0, example=0.9)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +172,7 @@ class Settings:
     memory: MemorySettings
     advantage: AdvantageSettings
     strategy: StrategySettings
+    value: ValueSettings
     mixture: MixtureSettings
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings
@@ -294,10 +311,10 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
 def _check_together(settings: Settings) -> None:
     """Refuse values that are good alone but not together."""
     traversal, advantage = settings.traversal, settings.advantage
-    if traversal.scheme == "outcome" and traversal.exploration == 0.0:
+    if traversal.scheme in ("outcome", "baseline") and traversal.exploration == 0.0:
         raise ConfigError(
-            "config.traversal.exploration=0.0: must be above 0 with scheme outcome, which divides "
-            "by the probability of the sampled action; e.g. 0.1"
+            f"config.traversal.exploration=0.0: must be above 0 with scheme {traversal.scheme}, "
+            "which divides by the probability of the sampled action; e.g. 0.1"
         )
     if advantage.cumulative == "bootstrapped" and advantage.start != "warm":
         raise ConfigError(

@@ -15,7 +15,14 @@ import jax.numpy as jnp
 from coorl_jax.cfr.regret_matching import Fallback, regret_matching
 from coorl_jax.config import Settings
 from coorl_jax.games import registry
-from coorl_jax.networks import Network, NetworkSpec, Params, apply_per_player, mask_illegal
+from coorl_jax.networks import (
+    Network,
+    NetworkSpec,
+    Params,
+    ValueNetwork,
+    apply_per_player,
+    mask_illegal,
+)
 
 
 class Policy(Protocol):
@@ -113,6 +120,12 @@ def make_network(settings: Settings) -> Network:
     )
 
 
+def make_value_network(settings: Settings) -> ValueNetwork:
+    """Return the value network that a run's settings describe; raises as `make_network`."""
+    network = make_network(settings)
+    return ValueNetwork(network.game, network.spec)
+
+
 def make_policies(
     settings: Settings, network: Network, parameters: Mapping[str, Any]
 ) -> dict[str, AnyPolicy]:
@@ -124,6 +137,7 @@ def make_policies(
       parameters: "current", the advantage network's, and "average", those of the network fitted
         to the average policy, one tree for both seats or one for each; and, if the run keeps the
         policies of its iterations, "mixture", the `params` and `weights` of a `MixturePolicy`.
+        Anything else is passed over.
     """
     advantage = PolicySpec("advantage", settings.traversal.fallback)
     policies: dict[str, AnyPolicy] = {

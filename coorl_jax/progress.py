@@ -17,12 +17,13 @@ from coorl_jax.metrics import Metrics
 _RECENT_ITERATIONS = 20
 _PHASES = {
     "traversal_seconds": "traversal",
+    "value_train_seconds": "value",
     "advantage_train_seconds": "advantage",
     "strategy_train_seconds": "strategy",
     "evaluation_seconds": "evaluation",
     "checkpoint_seconds": "checkpoint",
 }
-_LOSSES = ("advantage", "strategy")
+_LOSSES = ("value", "advantage", "strategy")
 
 
 def tell(text: str) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from coorl_jax.cfr import fit as fits
 from coorl_jax.cfr import reservoir, samples
-from coorl_jax.cfr.fit import FitSpec, fit, loss_value
+from coorl_jax.cfr.fit import FitSpec, fit, init, learning_rate, loss_value
 from coorl_jax.games.kuhn_poker import KuhnPoker
 from coorl_jax.networks import Network, NetworkSpec
 
 GAME = KuhnPoker()
 NETWORK = Network(GAME, NetworkSpec("mlp", width=16, depth=1))
-SPEC = FitSpec("scratch", 300, 64, 1e-2, 1.0, 1.0)
+SPEC = FitSpec("scratch", 300, 64, 1e-2, 0, 1.0, 1.0)
 ONE = jnp.int32(1)
 
 
@@ -125,7 +125,7 @@ def test_repeated_steps_make_a_weighted_mean(exponent):
 
 def test_bootstrapped_fits_follow_the_recursion_of_the_cumulative_advantages():
     """A table has a parameter for each state and action, so that every fit finds its target."""
-    spec = FitSpec("warm", 400, 16, 0.05, 10.0, 0.0)
+    spec = FitSpec("warm", 400, 16, 0.05, 0, 10.0, 0.0)
     params, opt_state = fits.init(Rows(), spec, jax.random.key(0))
     start = params
     memory = memory_of(BATCH)
@@ -208,7 +208,7 @@ def test_warm_start_continues_and_scratch_forgets():
 
 
 def test_gradient_is_clipped():
-    spec = FitSpec("warm", 1, 8, 1e-2, 1e-12, 0.0)
+    spec = FitSpec("warm", 1, 8, 1e-2, 0, 1e-12, 0.0)
     params, opt_state = fits.init(NETWORK, spec, jax.random.key(0))
     after, _, _ = fit(
         NETWORK, spec, "squared_error", params, opt_state, memory_of(BATCH), jax.random.key(0), ONE
@@ -249,3 +249,31 @@ def test_one_trace_for_all_iterations():
             jnp.int32(iteration),
         )  # fmt: skip
     assert fits._update._cache_size() == before + 1
+
+
+def test_the_learning_rate_halves_after_as_many_iterations_as_given():
+    spec = dataclasses.replace(SPEC, learning_rate=0.8, decay_iterations=10)
+    rates = [float(learning_rate(spec, jnp.int32(t))) for t in (1, 11, 31)]
+    np.testing.assert_allclose(rates, [0.8, 0.4, 0.2], rtol=1e-6)
+    constant = dataclasses.replace(spec, decay_iterations=0)
+    assert float(learning_rate(constant, jnp.int32(1000))) == pytest.approx(0.8)
+
+
+def test_a_smaller_learning_rate_takes_smaller_steps():
+    """Adam's first step moves every parameter by the learning rate, whatever the gradient."""
+    spec = FitSpec("warm", 1, 16, 1e-2, 1, 10.0, 0.0)
+    params, opt_state = init(Rows(), spec, jax.random.key(0))
+    moved = []
+    for t in (1, 4):
+        after, _, _ = fit(
+            Rows(),
+            spec,
+            "squared_error",
+            params,
+            opt_state,
+            memory_of(BATCH),
+            jax.random.key(1),
+            jnp.int32(t),
+        )
+        moved.append(float(jnp.max(jnp.abs(after - params))))
+    np.testing.assert_allclose(moved, [1e-2, 1e-2 / 4], rtol=1e-3)

@@ -21,7 +21,12 @@ from coorl_jax.games.kuhn_poker import KuhnPoker
 STAGES = iteration_lib.STAGES
 STAGE_SECONDS = 0.01
 SLOTS = 500_000
-TIMERS = ("traversal_seconds", "advantage_train_seconds", "strategy_train_seconds")
+TIMERS = (
+    "traversal_seconds",
+    "value_train_seconds",
+    "advantage_train_seconds",
+    "strategy_train_seconds",
+)
 
 
 class TinyState(NamedTuple):

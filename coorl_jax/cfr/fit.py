@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from coorl_jax.cfr import reservoir as reservoirs
@@ -29,9 +30,20 @@ class FitSpec:
     start: Literal["scratch", "warm"]  # new parameters, or those of the last iteration
     updates: int  # gradient steps
     batch_size: int  # samples per step
-    learning_rate: float  # of Adam
+    learning_rate: float  # of Adam, in the first iteration
+    decay_iterations: int  # after which it is half of that, see `learning_rate`; 0 = never
     gradient_clip: float  # greatest global norm of a gradient
     exponent: float  # p of the samples' weights, see `sample_weights`
+
+
+class Fitted(NamedTuple):
+    """A network of one or two seats: one entry that serves both, or one for each.
+
+    The value network has one entry, or none where the sampling scheme reads no values.
+    """
+
+    params: tuple[Params, ...]
+    opt_state: tuple[Any, ...]
 
 
 class FitMetrics(NamedTuple):
@@ -90,6 +102,58 @@ def fit(
     )
 
 
+def fit_networks(
+    name: str,
+    network: Network,
+    spec: FitSpec,
+    loss: Loss,
+    fitted: Fitted,
+    memories: tuple[Reservoir, ...],
+    key: jax.Array,
+    iteration: int,
+    step: jax.Array | None = None,
+) -> tuple[Fitted, dict[str, float]]:
+    """Fit a network to each of the memories, and wait for the results.
+
+    Args:
+      name: of the network, for the metrics.
+      network: as for `fit`.
+      spec: as for `fit`.
+      loss: as for `fit`.
+      fitted: as many entries as there are memories.
+      memories: as for `fit`, each.
+      key: consumed.
+      iteration: as for `fit`.
+      step: as for `fit`.
+
+    Returns:
+      What was fitted, and the metrics `loss/NAME` and `precision/nonfinite_steps_NAME`.
+    """
+    results = [
+        fit(
+            network,
+            spec,
+            loss,
+            params,
+            opt_state,
+            memory,
+            jax.random.fold_in(key, n),
+            jnp.int32(iteration),
+            step,
+        )
+        for n, (params, opt_state, memory) in enumerate(
+            zip(fitted.params, fitted.opt_state, memories, strict=True)
+        )
+    ]
+    reports = jax.device_get([result[2] for result in results])
+    fitted = Fitted(tuple(r[0] for r in results), tuple(r[1] for r in results))
+    jax.block_until_ready(fitted)
+    return fitted, {
+        f"loss/{name}": float(np.mean([report.loss for report in reports])),
+        f"precision/nonfinite_steps_{name}": float(sum(report.skipped for report in reports)),
+    }
+
+
 @partial(jax.jit, static_argnames=("network", "spec", "loss"))
 def _update(
     network: Network,
@@ -105,6 +169,7 @@ def _update(
 ) -> tuple[Params, optax.OptState, FitMetrics]:
     """Make all updates of a fit; arguments as for `fit`."""
     optimizer = _optimizer(spec)
+    rate = learning_rate(spec, iteration)
 
     def update(carry, batch_key):
         params, opt_state = carry
@@ -116,6 +181,7 @@ def _update(
         )
         finite = jnp.isfinite(optax.tree.norm(gradient))
         changes, new_opt_state = optimizer.update(gradient, opt_state, params)
+        changes = optax.tree.scale(rate, changes)
         new = optax.apply_updates(params, changes), new_opt_state
         carry = jax.tree.map(partial(jnp.where, finite), new, carry)
         return carry, (value, ~finite)
@@ -225,7 +291,19 @@ def bootstrapped(network: Network, params: Params, batch: Sample, step: jax.Arra
     return batch._replace(target=target)
 
 
+def learning_rate(spec: FitSpec, iteration: jax.Array) -> jax.Array:
+    """Return the learning rate of iteration int32 t, float32: l / (1 + (t - 1) / d).
+
+    A bootstrapped target moves by a step of about 1 / t; a rate that falls like it keeps what the
+    network forgets and mixes up in proportion.
+    """
+    if spec.decay_iterations == 0:
+        return jnp.float32(spec.learning_rate)
+    return spec.learning_rate / (1.0 + (iteration - 1) / spec.decay_iterations)
+
+
 def _optimizer(spec: FitSpec) -> optax.GradientTransformation:
+    """Return Adam's direction; the learning rate depends on the iteration."""
     return optax.chain(
-        optax.clip_by_global_norm(spec.gradient_clip), optax.adam(spec.learning_rate)
+        optax.clip_by_global_norm(spec.gradient_clip), optax.scale_by_adam(), optax.scale(-1.0)
     )

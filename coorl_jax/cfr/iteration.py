@@ -1,7 +1,8 @@
 """One iteration of Deep CFR: traverse, fit the advantages, fit the average policy.
 
-An iteration t runs in three stages. `traverse` samples regrets under the policy of the current
-advantage network, for both players at once, into the memories; `fit_advantage` fits the advantage
+An iteration t runs in four stages. `traverse` samples regrets under the policy of the current
+advantage network, for both players at once, into the memories; `fit_value`, for schemes that read
+a value network, fits it to what this iteration's walks met; `fit_advantage` fits the advantage
 network to all of its memory, weighted by iteration; `fit_strategy` fits the network of the
 average policy. The state between two stages is all there is: stages draw their random numbers
 from (seed, iteration, stage), so a run that stops there and goes on is the same run.
@@ -24,35 +25,38 @@ import jax.numpy as jnp
 import numpy as np
 
 from coorl_jax.cfr import mixture, reservoir, samples
-from coorl_jax.cfr.fit import FitSpec, Loss, bootstrap_step, fit, init
+from coorl_jax.cfr.fit import FitSpec, Fitted, bootstrap_step, fit_networks, init
 from coorl_jax.cfr.reservoir import Reservoir
-from coorl_jax.cfr.sampling import Branch, External, Outcome, Scheme
+from coorl_jax.cfr.sampling import (
+    Baseline,
+    Branch,
+    Critic,
+    External,
+    Outcome,
+    Robust,
+    Scheme,
+)
 from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
-from coorl_jax.config import AdvantageSettings, FitSettings, Settings, TraversalSettings
+from coorl_jax.config import AdvantageSettings, FitSettings, Settings, WeightedFitSettings
 from coorl_jax.games.game import NUM_PLAYERS
-from coorl_jax.networks import Network, Params
-from coorl_jax.policy import AnyPolicy, make_network, make_policies
+from coorl_jax.networks import Network
+from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_network
 
-STAGES = ("traverse", "fit_advantage", "fit_strategy")
+STAGES = ("traverse", "fit_value", "fit_advantage", "fit_strategy")
 
 _TIMERS = {
     "traverse": "traversal_seconds",
+    "fit_value": "value_train_seconds",
     "fit_advantage": "advantage_train_seconds",
     "fit_strategy": "strategy_train_seconds",
 }
 
 # Streams of random numbers below the seed; evaluation uses another one (evaluation/suite.py).
 _TRAINING = 0
-# Beside those of the stages.
-_INIT_STREAM = len(STAGES)
-_MIXTURE_STREAM = len(STAGES) + 1
-
-
-class Fitted(NamedTuple):
-    """A network of one or two seats: one entry that serves both, or one for each."""
-
-    params: tuple[Params, ...]
-    opt_state: tuple[Any, ...]
+# Below an iteration: of the stages, of new parameters, of the mixture.
+_STREAMS = {"traverse": 0, "fit_advantage": 1, "fit_strategy": 2, "fit_value": 5}
+_INIT_STREAM = 3
+_MIXTURE_STREAM = 4
 
 
 class TrainState(NamedTuple):
@@ -62,6 +66,7 @@ class TrainState(NamedTuple):
     stage: jax.Array  # int32, index in STAGES of what comes next
     advantage: Fitted
     strategy: Fitted
+    value: Fitted
     memories: Memories
     mixture: Reservoir | None  # of the policies of past iterations, if they are kept
 
@@ -79,7 +84,8 @@ class Trainer:
         self.game = self.network.game
         self._bootstrapped = settings.advantage.cumulative == "bootstrapped"
         self._num_networks = NUM_PLAYERS if settings.network.per_player else 1
-        self._scheme = make_scheme(settings.traversal)
+        self._scheme = make_scheme(settings)
+        self._value_network = make_value_network(settings) if self._scheme.reads_values else None
         self._traversal = TraversalSpec(
             traversals=NUM_PLAYERS * settings.traversal.traversals,
             lanes=settings.traversal.lanes,
@@ -92,6 +98,7 @@ class Trainer:
             self.game.num_actions,
             jnp.dtype(settings.memory.target_dtype),
         )
+        self._value_sample = samples.example(self.game.whole_size, 1, jnp.dtype(jnp.float32))
 
     def memory_report(self) -> str:
         """Return one line on the bytes of states, samples and memories."""
@@ -107,11 +114,10 @@ class Trainer:
         """Return the state before the first iteration."""
         memory = self.settings.memory
 
-        def fitted(spec: FitSpec, stream: int) -> Fitted:
+        def fitted(network: Network, settings: FitSettings, stream: int, count: int) -> Fitted:
             key = jax.random.fold_in(self._key(0, _INIT_STREAM), stream)
             states = [
-                init(self.network, spec, jax.random.fold_in(key, n))
-                for n in range(self._num_networks)
+                init(network, fit_spec(settings), jax.random.fold_in(key, n)) for n in range(count)
             ]
             return Fitted(tuple(s[0] for s in states), tuple(s[1] for s in states))
 
@@ -120,16 +126,23 @@ class Trainer:
                 reservoir.create(self._sample, capacity) for _ in range(self._num_networks)
             )
 
-        advantage = fitted(fit_spec(self.settings.advantage), 0)
+        settings, network, count = self.settings, self.network, self._num_networks
+        advantage = fitted(network, settings.advantage, 0, count)
+        value, value_memory = Fitted((), ()), ()
+        if self._value_network is not None:
+            value = fitted(self._value_network, settings.value, 2, 1)
+            value_memory = (reservoir.create(self._value_sample, memory.value_capacity),)
         slots = self.settings.mixture.capacity
         return TrainState(
             iteration=jnp.int32(0),
             stage=jnp.int32(0),
             advantage=advantage,
-            strategy=fitted(fit_spec(self.settings.strategy), 1),
+            strategy=fitted(network, settings.strategy, 1, count),
+            value=value,
             memories=Memories(
                 advantage=memories(memory.advantage_capacity),
                 strategy=memories(memory.strategy_capacity),
+                value=value_memory,
             ),
             mixture=mixture.create(advantage.params, slots) if slots else None,
         )
@@ -149,9 +162,10 @@ class Trainer:
         """
         completed, stage = self.position(state)
         iteration = completed + 1
-        key = self._key(iteration, stage)
+        key = self._key(iteration, _STREAMS[STAGES[stage]])
         run = {
             "traverse": self._traverse,
+            "fit_value": self._fit_value,
             "fit_advantage": self._fit_advantage,
             "fit_strategy": self._fit_strategy,
         }[STAGES[stage]]
@@ -170,7 +184,7 @@ class Trainer:
         )
 
     def policy_parameters(self, state: TrainState) -> dict[str, Any]:
-        """Return the parameters of the policies: "current", "average" and, if kept, "mixture"."""
+        """Return what is saved for play: "current", "average" and, if there, "mixture", "value"."""
         parameters: dict[str, Any] = {
             "current": state.advantage.params,
             "average": state.strategy.params,
@@ -181,24 +195,26 @@ class Trainer:
                 # The mixture is the average policy, too, and weighs iterations as its network does.
                 "weights": mixture.weights(state.mixture, self.settings.strategy.exponent),
             }
+        if state.value.params:
+            parameters["value"] = state.value.params
         return parameters
 
     def policies(self, state: TrainState) -> dict[str, AnyPolicy]:
         """Return the policies themselves."""
         return make_policies(self.settings, self.network, self.policy_parameters(state))
 
-    def _key(self, iteration: int, stage: int) -> jax.Array:
+    def _key(self, iteration: int, stream: int) -> jax.Array:
         key = jax.random.fold_in(jax.random.key(self.settings.seed), _TRAINING)
-        return jax.random.fold_in(jax.random.fold_in(key, iteration), stage)
+        return jax.random.fold_in(jax.random.fold_in(key, iteration), stream)
 
     def _traverse(
         self, state: TrainState, key: jax.Array, iteration: int
     ) -> tuple[TrainState, dict[str, float]]:
         memories = state.memories
         if self._bootstrapped:
-            memories = memories._replace(
-                advantage=tuple(reservoir.emptied(memory) for memory in memories.advantage)
-            )
+            memories = memories._replace(advantage=_emptied(memories.advantage))
+        # Values are those of the current policies: there is nothing to average over iterations.
+        memories = memories._replace(value=_emptied(memories.value))
         policies = state.mixture
         if policies is not None:
             policies = mixture.insert(
@@ -216,6 +232,8 @@ class Trainer:
             memories,
             key,
             jnp.int32(iteration),
+            self._value_network,
+            state.value.params[0] if state.value.params else None,
         )
         sizes = {
             "memory/advantage": [reservoir.size(memory) for memory in memories.advantage],
@@ -238,8 +256,27 @@ class Trainer:
             "traversal/advantage_samples": float(statistics.advantage_samples),
             "traversal/strategy_samples": float(statistics.strategy_samples),
         }
+        if self._value_network is not None:
+            metrics["traversal/value_samples"] = float(statistics.value_samples)
         metrics |= {name: float(np.sum(size)) for name, size in sizes.items()}
         return state._replace(memories=memories, mixture=policies), metrics
+
+    def _fit_value(
+        self, state: TrainState, key: jax.Array, iteration: int
+    ) -> tuple[TrainState, dict[str, float]]:
+        if self._value_network is None:
+            return state, {}
+        value, metrics = fit_networks(
+            "value",
+            self._value_network,
+            fit_spec(self.settings.value),
+            "squared_error",
+            state.value,
+            state.memories.value,
+            key,
+            iteration,
+        )
+        return state._replace(value=value), metrics
 
     def _fit_advantage(
         self, state: TrainState, key: jax.Array, iteration: int
@@ -247,7 +284,7 @@ class Trainer:
         settings, step = self.settings.advantage, None
         if self._bootstrapped:
             step = bootstrap_step(settings.exponent, settings.min_step, jnp.int32(iteration))
-        advantage, metrics = _fit_networks(
+        advantage, metrics = fit_networks(
             "advantage",
             self.network,
             fit_spec(settings),
@@ -267,7 +304,7 @@ class Trainer:
         # The first is fitted too: all programs are then compiled in the first iteration.
         if iteration > 1 and iteration % settings.every:
             return state, {}
-        strategy, metrics = _fit_networks(
+        strategy, metrics = fit_networks(
             "strategy",
             self.network,
             fit_spec(settings),
@@ -280,55 +317,27 @@ class Trainer:
         return state._replace(strategy=strategy), metrics
 
 
-def _fit_networks(
-    name: str,
-    network: Network,
-    spec: FitSpec,
-    loss: Loss,
-    fitted: Fitted,
-    memories: tuple[Reservoir, ...],
-    key: jax.Array,
-    iteration: int,
-    step: jax.Array | None = None,
-) -> tuple[Fitted, dict[str, float]]:
-    """Fit a network to each of the memories; `name` is for the metrics, the rest as for `fit`."""
-    results = [
-        fit(
-            network,
-            spec,
-            loss,
-            params,
-            opt_state,
-            memory,
-            jax.random.fold_in(key, n),
-            jnp.int32(iteration),
-            step,
-        )
-        for n, (params, opt_state, memory) in enumerate(
-            zip(fitted.params, fitted.opt_state, memories, strict=True)
-        )
-    ]
-    reports = jax.device_get([result[2] for result in results])
-    fitted = Fitted(tuple(r[0] for r in results), tuple(r[1] for r in results))
-    jax.block_until_ready(fitted)
-    return fitted, {
-        f"loss/{name}": float(np.mean([report.loss for report in reports])),
-        f"precision/nonfinite_steps_{name}": float(sum(report.skipped for report in reports)),
-    }
+def _emptied(memories: tuple[Reservoir, ...]) -> tuple[Reservoir, ...]:
+    return tuple(reservoir.emptied(memory) for memory in memories)
 
 
-def make_scheme(settings: TraversalSettings) -> Scheme:
+def make_scheme(settings: Settings) -> Scheme:
     """Return the sampling scheme that the settings name."""
-    if settings.scheme == "external":
-        return External(settings.exploration, settings.max_branching_nodes)
-    if settings.scheme == "outcome":
-        return Outcome(settings.exploration)
-    return Branch(settings.exploration)
+    traversal, trace_decay = settings.traversal, settings.value.trace_decay
+    exploration, nodes = traversal.exploration, traversal.max_branching_nodes
+    return {
+        "external": lambda: External(exploration, nodes),
+        "robust": lambda: Robust(exploration, nodes, traversal.branching_actions),
+        "outcome": lambda: Outcome(exploration),
+        "branch": lambda: Branch(exploration),
+        "baseline": lambda: Baseline(exploration, trace_decay),
+        "critic": lambda: Critic(exploration, trace_decay),
+    }[traversal.scheme]()
 
 
 def fit_spec(settings: FitSettings) -> FitSpec:
-    """Return how a network is fitted, from the settings of either network."""
-    exponent = settings.exponent
+    """Return how a network is fitted, from the settings of any of them."""
+    exponent = settings.exponent if isinstance(settings, WeightedFitSettings) else 0.0
     if isinstance(settings, AdvantageSettings) and settings.cumulative == "bootstrapped":
         exponent = 0.0  # All samples are of one iteration; its weight is in the step.
     return FitSpec(
@@ -336,6 +345,7 @@ def fit_spec(settings: FitSettings) -> FitSpec:
         updates=settings.updates,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
+        decay_iterations=settings.decay_iterations,
         gradient_clip=settings.gradient_clip,
         exponent=exponent,
     )
