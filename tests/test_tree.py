@@ -256,3 +256,14 @@ def test_policies_must_be_distributions(kuhn, policy):
 def test_policies_must_keep_to_legal_actions(tiny):
     with pytest.raises(ValueError, match="must be a distribution over actions"):
         tree.advantages(tiny, lambda packed, legal: np.full(legal.shape, 1 / legal.shape[1]))
+
+
+@pytest.mark.parametrize("width", [1, 8, 13])
+def test_rows_are_numbered_as_numpy_does(width):
+    rng = np.random.default_rng(width)
+    rows = rng.choice(np.array([0, 1, 128, 255], np.uint8), size=(200, width))
+    rows = rows[rng.integers(len(rows), size=1000)]
+    _, first, numbers = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    found = tree._unique_rows(rows)
+    np.testing.assert_array_equal(found[0], first)
+    np.testing.assert_array_equal(found[1], numbers.reshape(-1))

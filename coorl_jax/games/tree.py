@@ -276,8 +276,7 @@ def _build(views: list[_View], links: list[_Links]) -> Tree:
     packed = np.concatenate([view.packed[rows] for view, rows in zip(views, inner, strict=True)])
     legal = np.concatenate([view.legal[rows] for view, rows in zip(views, inner, strict=True)])
     player = np.concatenate([view.player[rows] for view, rows in zip(views, inner, strict=True)])
-    _, first, numbers = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-    numbers = numbers.reshape(-1)
+    first, numbers = _unique_rows(packed)
     ambiguous = np.any(legal != legal[first][numbers], axis=1) | (player != player[first][numbers])
     if ambiguous.any():
         example = packed[np.argmax(ambiguous)].tolist()
@@ -304,3 +303,21 @@ def _build(views: list[_View], links: list[_Links]) -> Tree:
         )
     form = sequence_form.build(levels, len(first), legal.shape[1])
     return Tree(tuple(levels), packed[first], legal[first], player[first], form)
+
+
+def _unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each distinct row stands first, in ascending order, and each row's number.
+
+    As `numpy.unique` of an axis, but several times faster: it compares eight bytes at a time.
+    """
+    width = -(-rows.shape[1] // 8) * 8
+    padded = np.zeros((len(rows), width), np.uint8)
+    padded[:, : rows.shape[1]] = rows
+    first, numbers = np.zeros(0, np.int64), np.zeros(len(rows), np.int64)
+    # The first byte is the highest, so that numbers sort as bytes do.
+    for word in padded.view(">u8").T:
+        values, rank = np.unique(word.astype(np.uint64), return_inverse=True)
+        _, first, numbers = np.unique(
+            numbers * len(values) + rank, return_index=True, return_inverse=True
+        )
+    return first, numbers
