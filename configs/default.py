@@ -86,8 +86,11 @@ def _base() -> ml_collections.ConfigDict:
     # small games), robust (a few of them at every node; small games). With one: baseline (outcome,
     # with most of its noise taken away) or critic (its opinion alone).
     traversal.scheme = "branch"
-    # Traversals per player and iteration.
+    # Traversals per iteration for each of its traversers.
     traversal.traversals = 1024
+    # Whether players take turns, iteration by iteration, as the traverser whose advantages are
+    # updated, or are both updated in every iteration.
+    traversal.alternating = False
     # Traversals that advance together.
     traversal.lanes = 128
     # Probability with which the traverser's sampling policy draws uniformly, in [0, 1].

@@ -1,10 +1,7 @@
 """Kuhn poker: a game solved by hand, to check the algorithm in a minute on a laptop.
 
-    python -m coorl_jax.train --config=configs/kuhn.py
+python -m coorl_jax.train --config=configs/kuhn.py
 
-In equilibrium player 0 loses 1/18 of an ante a round. After 200 iterations the average policy's
-NashConv, what both players together could gain by best responses, is about 0.03 antes (random play:
-0.92).
 """
 
 import ml_collections
@@ -19,7 +16,7 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config = default.get_config("cpu")
     config.preset = "kuhn"
     config.name = "kuhn"
-    config.iterations = 200
+    config.iterations = 500
     # The stakes are one or two antes.
     config.utility_scale = 1.0
     del config.game
@@ -31,17 +28,29 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config.traversal.scheme = "external"
     config.traversal.max_branching_nodes = 2
     config.traversal.traversals = 512
+    # One player's advantages at a time, against what the other has just learnt: twice as fast
+    # as both at once, or more.
+    config.traversal.alternating = True
+    config.network.per_player = True
     config.traversal.lanes = 128
-    # All samples of the run fit.
-    config.memory.advantage_capacity = 500_000
-    config.memory.strategy_capacity = 500_000
+    # The advantage memory holds one iteration, the strategy memory all of the run.
+    config.memory.advantage_capacity = 10_000
+    config.memory.strategy_capacity = 1_000_000
     config.memory.target_dtype = "float32"
-    config.advantage.updates = 200
+    # Advantages are carried on in the network: each fit is a small step, and its learning rate
+    # falls as the steps do.
+    config.advantage.cumulative = "bootstrapped"
+    config.advantage.start = "warm"
+    config.advantage.weighting = "uniform"
+    config.advantage.updates = 50
     config.advantage.batch_size = 256
-    config.strategy.updates = 200
+    config.advantage.decay_iterations = 50
+    config.strategy.updates = 50
     config.strategy.batch_size = 256
+    config.strategy.decay_iterations = 50
+    config.evaluation.every = 50
     config.evaluation.opponents = ("random",)
     config.evaluation.nash_conv = True
-    config.checkpoint.every = 50
+    config.checkpoint.every = 100
     config.checkpoint.keep_policies = 10
     return config

@@ -1,10 +1,7 @@
 """Leduc poker: the smallest poker with a public card, and exact NashConv.
 
-    python -m coorl_jax.train --config=configs/leduc.py
+python -m coorl_jax.train --config=configs/leduc.py
 
-The average policy's NashConv, what both players together could gain by best responses, falls from
-4.5 antes after the first iteration to about 0.3 after 200, in three minutes on two CPU cores, and
-is still falling (seed 0; random play: 4.75).
 """
 
 import ml_collections
@@ -19,28 +16,39 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config = default.get_config("cpu")
     config.preset = "leduc"
     config.name = "leduc"
-    config.iterations = 200
+    config.iterations = 2000
     # Pots are up to 13 antes a player.
     config.utility_scale = 10.0
     del config.game
     config.game = ml_collections.ConfigDict({"name": "leduc_poker"})
     config.network.kind = "mlp"
-    config.network.width = 128
-    config.network.depth = 3
+    config.network.width = 64
+    config.network.depth = 2
     # A player decides at most four times: try every action everywhere.
     config.traversal.scheme = "external"
     config.traversal.max_branching_nodes = 4
     config.traversal.traversals = 1024
+    # One player's advantages at a time, against what the other has just learnt: twice as fast
+    # as both at once, or more.
+    config.traversal.alternating = True
+    config.network.per_player = True
     config.traversal.lanes = 256
-    config.memory.advantage_capacity = 2_000_000
+    # The advantage memory holds one iteration, the strategy memory a sample of all.
+    config.memory.advantage_capacity = 100_000
     config.memory.strategy_capacity = 2_000_000
     config.memory.target_dtype = "float32"
-    config.advantage.updates = 300
-    config.advantage.batch_size = 512
-    config.strategy.updates = 100
-    config.strategy.batch_size = 512
+    # Advantages are carried on in the network: each fit is a small step, and its learning rate
+    # falls as the steps do.
+    config.advantage.cumulative = "bootstrapped"
+    config.advantage.start = "warm"
+    config.advantage.weighting = "uniform"
+    config.advantage.updates = 50
+    config.advantage.decay_iterations = 50
+    config.strategy.updates = 50
+    config.strategy.decay_iterations = 50
+    config.evaluation.every = 100
     config.evaluation.opponents = ("random",)
     config.evaluation.nash_conv = True
-    config.checkpoint.every = 50
+    config.checkpoint.every = 500
     config.checkpoint.keep_policies = 10
     return config

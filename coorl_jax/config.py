@@ -57,6 +57,7 @@ class TraversalSettings:
 
     scheme: Literal["branch", "outcome", "external", "robust", "baseline", "critic"]
     traversals: Annotated[int, Integer(1, example=1024, high=2**28)]
+    alternating: bool
     lanes: Annotated[int, Integer(1, example=4096, high=2**24)]
     exploration: Annotated[float, Real(low=0.0, high=1.0, example=0.1)]
     max_branching_nodes: Annotated[int, Integer(1, example=2)]
@@ -321,10 +322,22 @@ def _check_together(settings: Settings) -> None:
             f"config.advantage.start={advantage.start!r}: must be warm with cumulative "
             "bootstrapped, which keeps earlier iterations in the parameters alone; e.g. warm"
         )
+    if traversal.alternating and advantage.cumulative == "bootstrapped":
+        _require_networks_per_player(settings)
     if "mixture" in settings.evaluation.policies and settings.mixture.capacity == 0:
         raise ConfigError(
             "config.mixture.capacity=0: must be at least 1 where config.evaluation.policies has "
             "mixture; e.g. 1000"
+        )
+
+
+def _require_networks_per_player(settings: Settings) -> None:
+    """Refuse a fit to one player's samples that the other player's advantages would share."""
+    if not settings.network.per_player:
+        raise ConfigError(
+            "config.network.per_player=False: must be True with alternating traversals and "
+            "bootstrapped advantages, as a shared network would forget those of the player who is "
+            "not the traverser; e.g. True"
         )
 
 

@@ -25,7 +25,6 @@ from coorl_jax.cfr.lanes import (
     select,
 )
 from coorl_jax.cfr.machine import Machine, Program, utility
-from coorl_jax.games.game import NUM_PLAYERS
 
 
 def pop(program: Program, machine: Machine) -> Machine:
@@ -74,7 +73,7 @@ def pop(program: Program, machine: Machine) -> Machine:
         state = jax.tree.map(lambda leaf: leaf[lane, frame.branchings], machine.stack.states)
         state = jax.vmap(game.step)(state, action)
         ended = jax.vmap(game.is_terminal)(state)
-        end = utility(program, state, old.traversal % NUM_PLAYERS)
+        end = utility(program, state, program.roots.traverser[old.traversal])
         every = frame.main_action == EVERY_ACTION
         resumed = Lanes(
             state=state,

@@ -33,7 +33,6 @@ from coorl_jax.cfr.regret_matching import (
     sample_action,
     uniform_policy,
 )
-from coorl_jax.games.game import NUM_PLAYERS
 from coorl_jax.networks import apply_per_player
 
 
@@ -48,7 +47,7 @@ def decide(program: Program, machine: Machine) -> Machine:
     advantages = apply_per_player(program.network, program.params, packed, mover)
     sigma, fell_back = regret_matching(advantages, legal, spec.fallback)
 
-    traverser = lanes.traversal % NUM_PLAYERS
+    traverser = program.roots.traverser[lanes.traversal]
     own = mover == traverser
     plan = program.scheme.plan(
         lanes.own_decisions, lanes.branchings, program.roots.target[lanes.traversal]

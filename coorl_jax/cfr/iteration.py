@@ -12,7 +12,8 @@ ones on in the network itself (cfr/fit.py); a *mixture* keeps the policies of th
 themselves, beside the network fitted to their average (cfr/mixture.py).
 
 Reference: Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 1; with both
-players' traversals in one batch (simultaneous updates).
+players' traversals in one batch (simultaneous updates), or one player's in each iteration
+(alternating updates).
 """
 
 from __future__ import annotations
@@ -83,11 +84,12 @@ class Trainer:
         self.network = make_network(settings)
         self.game = self.network.game
         self._bootstrapped = settings.advantage.cumulative == "bootstrapped"
+        self._alternating = settings.traversal.alternating
         self._num_networks = NUM_PLAYERS if settings.network.per_player else 1
         self._scheme = make_scheme(settings)
         self._value_network = make_value_network(settings) if self._scheme.reads_values else None
         self._traversal = TraversalSpec(
-            traversals=NUM_PLAYERS * settings.traversal.traversals,
+            traversals=settings.traversal.traversals * (1 if self._alternating else NUM_PLAYERS),
             lanes=settings.traversal.lanes,
             pops_per_pass=settings.traversal.pops_per_pass,
             fallback=settings.traversal.fallback,
@@ -172,7 +174,8 @@ class Trainer:
         started = time.perf_counter()
         state, metrics = run(state, key, iteration)
         seconds = time.perf_counter() - started
-        metrics[_TIMERS[STAGES[stage]]] = seconds
+        if STAGES[stage] != "fit_value" or self._value_network is not None:
+            metrics[_TIMERS[STAGES[stage]]] = seconds
         if "traversal/nodes" in metrics:
             metrics["traversal/nodes_per_second"] = metrics["traversal/nodes"] / seconds
         next_stage = (stage + 1) % len(STAGES)
@@ -207,6 +210,17 @@ class Trainer:
         key = jax.random.fold_in(jax.random.key(self.settings.seed), _TRAINING)
         return jax.random.fold_in(jax.random.fold_in(key, iteration), stream)
 
+    def _traverser(self, iteration: int) -> int:
+        """Return whose turn it is where the players alternate: player 0 begins."""
+        return (iteration - 1) % NUM_PLAYERS
+
+    def _traversers(self, iteration: int) -> jax.Array:
+        """Return int32[T], the traversers of an iteration."""
+        number = jnp.arange(self._traversal.traversals, dtype=jnp.int32)
+        if self._alternating:
+            return jnp.full_like(number, self._traverser(iteration))
+        return number % NUM_PLAYERS
+
     def _traverse(
         self, state: TrainState, key: jax.Array, iteration: int
     ) -> tuple[TrainState, dict[str, float]]:
@@ -234,6 +248,7 @@ class Trainer:
             jnp.int32(iteration),
             self._value_network,
             state.value.params[0] if state.value.params else None,
+            self._traversers(iteration),
         )
         sizes = {
             "memory/advantage": [reservoir.size(memory) for memory in memories.advantage],
@@ -281,19 +296,29 @@ class Trainer:
     def _fit_advantage(
         self, state: TrainState, key: jax.Array, iteration: int
     ) -> tuple[TrainState, dict[str, float]]:
-        settings, step = self.settings.advantage, None
+        settings, step, seats = self.settings.advantage, None, slice(None)
+        updates = iteration  # of the advantages that are updated now
+        if self._alternating:
+            updates = (iteration + 1) // NUM_PLAYERS
+            if self._num_networks == NUM_PLAYERS:
+                player = self._traverser(iteration)
+                seats = slice(player, player + 1)
         if self._bootstrapped:
-            step = bootstrap_step(settings.exponent, settings.min_step, jnp.int32(iteration))
-        advantage, metrics = fit_networks(
+            step = bootstrap_step(settings.exponent, settings.min_step, jnp.int32(updates))
+        fitted, metrics = fit_networks(
             "advantage",
             self.network,
             fit_spec(settings),
             "squared_error",
-            state.advantage,
-            state.memories.advantage,
+            Fitted(state.advantage.params[seats], state.advantage.opt_state[seats]),
+            state.memories.advantage[seats],
             key,
             iteration,
             step,
+        )
+        advantage = Fitted(
+            _with(state.advantage.params, seats, fitted.params),
+            _with(state.advantage.opt_state, seats, fitted.opt_state),
         )
         return state._replace(advantage=advantage), metrics
 
@@ -315,6 +340,13 @@ class Trainer:
             iteration,
         )
         return state._replace(strategy=strategy), metrics
+
+
+def _with(entries: tuple[Any, ...], place: slice, new: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the entries with others in place of some."""
+    changed = list(entries)
+    changed[place] = new
+    return tuple(changed)
 
 
 def _emptied(memories: tuple[Reservoir, ...]) -> tuple[Reservoir, ...]:

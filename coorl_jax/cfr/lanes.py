@@ -31,6 +31,7 @@ class Roots(NamedTuple):
     """What is drawn for each traversal before it starts."""
 
     state: State  # leaves [T, ...], the deal
+    traverser: jax.Array  # int32[T], 0 or 1
     noise_key: jax.Array  # uint32[T, 2], data of the traversal's key
     target: jax.Array  # int32[T], the scheme's choice
 
@@ -142,21 +143,34 @@ def empty_stack(game: Game, scheme: Scheme, state: State) -> Stack:
     return Stack(frames, states)
 
 
-def draw_roots(game: Game, scheme: Scheme, traversals: int, key: jax.Array) -> Roots:
-    """Deal all traversals and make their schemes' choices; traversal i depends on (key, i)."""
-    per_player = -(-traversals // NUM_PLAYERS)
+def draw_roots(game: Game, scheme: Scheme, traverser: jax.Array, key: jax.Array) -> Roots:
+    """Deal all traversals and make their schemes' choices; traversal i depends on (key, i).
+
+    Args:
+      game: the rules.
+      scheme: whose choices are stratified over the traversals of either traverser.
+      traverser: int32[T], 0 or 1.
+      key: consumed.
+
+    Returns:
+      T roots.
+    """
+    is_player = traverser[:, None] == jnp.arange(NUM_PLAYERS)
+    rank = pick(jnp.cumsum(is_player, axis=0) - 1, traverser)
+    count = jnp.sum(is_player, axis=0)[traverser]
 
     def draw(i: jax.Array) -> Roots:
         traversal_key = jax.random.fold_in(key, i)
         within = jax.random.uniform(jax.random.fold_in(traversal_key, _TARGET))
-        stratum = ((i // NUM_PLAYERS).astype(jnp.float32) + within) / per_player
+        stratum = (rank[i].astype(jnp.float32) + within) / count[i]
         return Roots(
             state=game.init(jax.random.fold_in(traversal_key, _DEAL)),
+            traverser=traverser[i],
             noise_key=jax.random.key_data(traversal_key),
             target=scheme.target(game, stratum),
         )
 
-    return jax.vmap(draw)(jnp.arange(traversals, dtype=jnp.int32))
+    return jax.vmap(draw)(jnp.arange(len(traverser), dtype=jnp.int32))
 
 
 def decision_noise(noise_key: jax.Array, depth: jax.Array) -> jax.Array:

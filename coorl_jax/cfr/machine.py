@@ -24,7 +24,7 @@ class TraversalSpec:
     """The size and shape of the machine; a static argument.
 
     Attributes:
-      traversals: T, over both players; traversal i has traverser i % 2.
+      traversals: T, over both players.
       lanes: B.
       pops_per_pass: frames a returning lane may resolve in one pass; changes speed only.
       fallback: regret matching without a positive advantage, "argmax" or "uniform".

@@ -40,7 +40,7 @@ from coorl_jax.cfr.lanes import (
 )
 from coorl_jax.cfr.machine import Critic, Machine, Memories, Program, Statistics, TraversalSpec
 from coorl_jax.cfr.sampling import Scheme
-from coorl_jax.games.game import Game
+from coorl_jax.games.game import NUM_PLAYERS, Game
 from coorl_jax.networks import Network, Params, ValueNetwork
 
 
@@ -60,6 +60,7 @@ def traverse(
     iteration: jax.Array,
     value_network: ValueNetwork | None = None,
     value_params: Params | None = None,
+    traverser: jax.Array | None = None,
 ) -> tuple[Memories, Statistics]:
     """Run T traversals to their end and insert their samples into the memories.
 
@@ -74,6 +75,8 @@ def traverse(
       iteration: int32, t, recorded in the samples.
       value_network: for a scheme that reads values, otherwise None.
       value_params: its parameters.
+      traverser: int32[T], 0 or 1, whose regrets each traversal estimates; the players in turn, if
+        not given.
 
     Returns:
       The memories, and `Statistics` with started == finished == T.
@@ -82,7 +85,9 @@ def traverse(
       Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 2 (the recursion).
     """
     traversal_key, insert_key = jax.random.split(key)
-    roots = draw_roots(game, scheme, spec.traversals, traversal_key)
+    if traverser is None:
+        traverser = jnp.arange(spec.traversals, dtype=jnp.int32) % NUM_PLAYERS
+    roots = draw_roots(game, scheme, traverser, traversal_key)
     critic = None if value_network is None else Critic(value_network, value_params)
     if scheme.reads_values != (critic is not None):
         raise ValueError(
