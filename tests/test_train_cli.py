@@ -109,7 +109,7 @@ class TestLoop:
         made = config.from_config_dict(default.get_config("smoke"))
         made = config.override(made, {"evaluation.nash_conv": True})
         with pytest.raises(
-            ValueError, match=r"config\.evaluation\.nash_conv=True: .*too many deals"
+            ValueError, match=r"config\.evaluation\.nash_conv=True: .*too many to enumerate"
         ):
             train.train(made, tmp_path / "run")
         assert not (tmp_path / "run").exists()
