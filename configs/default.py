@@ -181,7 +181,7 @@ def _base() -> ml_collections.ConfigDict:
     # Policies to evaluate: current (of the last iteration), average (of all, in one network),
     # mixture (a kept iteration's for each round, see mixture.capacity).
     evaluation.policies = ("current", "average")
-    # Compute exactly what best responses gain, in points (Kuhn and Leduc poker only).
+    # Compute exactly what best responses gain, in points (games small enough to enumerate only).
     evaluation.nash_conv = False
 
     config.checkpoint = checkpoint = ml_collections.ConfigDict()
