@@ -45,6 +45,7 @@ FLOORS = {
     "commandline": 7,
     "train": 8,
     "evaluate": 8,
+    "variance": 8,
     "replay": 8,
 }
 
