@@ -126,6 +126,8 @@ def _base() -> ml_collections.ConfigDict:
     # Iterations after which it is half of that: in iteration t it is divided by
     # 1 + (t - 1) / decay_iterations; 0 = it stays.
     advantage.decay_iterations = 0
+    # Whether it also falls within each fit, linearly to 0, so that the last updates settle.
+    advantage.annealed = False
     # Largest norm of the gradient; longer ones are scaled down.
     advantage.gradient_clip = 1.0
     # Weight of a sample of iteration t: uniform (1), linear (t) or discounted (t ** discount).
@@ -141,12 +143,13 @@ def _base() -> ml_collections.ConfigDict:
     advantage.min_step = 0.0
 
     config.strategy = strategy = ml_collections.ConfigDict()
-    # These eight as for the advantage network; the weights are also the mixture's.
+    # These nine as for the advantage network; the weights are also the mixture's.
     strategy.start = "warm"
     strategy.updates = 150
     strategy.batch_size = 512
     strategy.learning_rate = 1e-3
     strategy.decay_iterations = 0
+    strategy.annealed = False
     strategy.gradient_clip = 1.0
     strategy.weighting = "linear"
     strategy.discount = 2.0
@@ -155,12 +158,13 @@ def _base() -> ml_collections.ConfigDict:
     strategy.every = 1
 
     config.value = value = ml_collections.ConfigDict()
-    # The value network of baseline and critic: these six as for the advantage network.
+    # The value network of baseline and critic: these seven as for the advantage network.
     value.start = "warm"
     value.updates = 150
     value.batch_size = 512
     value.learning_rate = 1e-3
     value.decay_iterations = 0
+    value.annealed = False
     value.gradient_clip = 1.0
     # Lambda in [0, 1] of what it learns: 1 = the utilities that walks end with, 0 = its own opinion
     # one decision later.

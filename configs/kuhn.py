@@ -16,7 +16,7 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config = default.get_config("cpu")
     config.preset = "kuhn"
     config.name = "kuhn"
-    config.iterations = 500
+    config.iterations = 600
     # The stakes are one or two antes.
     config.utility_scale = 1.0
     del config.game
@@ -37,17 +37,20 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config.memory.advantage_capacity = 10_000
     config.memory.strategy_capacity = 1_000_000
     config.memory.target_dtype = "float32"
-    # Advantages are carried on in the network: each fit is a small step, and its learning rate
-    # falls as the steps do.
+    # Advantages are carried on in the network: each fit is a small step, which must be more exact
+    # than the step is long, so the learning rate falls within every fit and from fit to fit.
     config.advantage.cumulative = "bootstrapped"
     config.advantage.start = "warm"
     config.advantage.weighting = "uniform"
-    config.advantage.updates = 50
+    config.advantage.updates = 100
     config.advantage.batch_size = 256
-    config.advantage.decay_iterations = 50
-    config.strategy.updates = 50
+    config.advantage.decay_iterations = 200
+    config.advantage.annealed = True
+    config.strategy.every = 10
+    config.strategy.updates = 200
     config.strategy.batch_size = 256
-    config.strategy.decay_iterations = 50
+    config.strategy.decay_iterations = 200
+    config.strategy.annealed = True
     config.evaluation.every = 50
     config.evaluation.opponents = ("random",)
     config.evaluation.nash_conv = True

@@ -37,15 +37,18 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config.memory.advantage_capacity = 100_000
     config.memory.strategy_capacity = 2_000_000
     config.memory.target_dtype = "float32"
-    # Advantages are carried on in the network: each fit is a small step, and its learning rate
-    # falls as the steps do.
+    # Advantages are carried on in the network: each fit is a small step, which must be more exact
+    # than the step is long, so the learning rate falls within every fit and from fit to fit.
     config.advantage.cumulative = "bootstrapped"
     config.advantage.start = "warm"
     config.advantage.weighting = "uniform"
-    config.advantage.updates = 50
-    config.advantage.decay_iterations = 50
-    config.strategy.updates = 50
-    config.strategy.decay_iterations = 50
+    config.advantage.updates = 100
+    config.advantage.decay_iterations = 200
+    config.advantage.annealed = True
+    config.strategy.every = 10
+    config.strategy.updates = 200
+    config.strategy.decay_iterations = 200
+    config.strategy.annealed = True
     config.evaluation.every = 100
     config.evaluation.opponents = ("random",)
     config.evaluation.nash_conv = True

@@ -85,6 +85,7 @@ class FitSettings:
     batch_size: Annotated[int, Integer(1, example=1024, high=2**24)]
     learning_rate: Annotated[float, Real(above=0.0, example=1e-3)]
     decay_iterations: Annotated[int, Integer(0, example=50)]
+    annealed: bool
     gradient_clip: Annotated[float, Real(above=0.0, example=1.0)]
 
 

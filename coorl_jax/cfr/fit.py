@@ -32,6 +32,7 @@ class FitSpec:
     batch_size: int  # samples per step
     learning_rate: float  # of Adam, in the first iteration
     decay_iterations: int  # after which it is half of that, see `learning_rate`; 0 = never
+    annealed: bool  # whether it also falls within the fit, linearly from its start to 0
     gradient_clip: float  # greatest global norm of a gradient
     exponent: float  # p of the samples' weights, see `sample_weights`
 
@@ -169,9 +170,12 @@ def _update(
 ) -> tuple[Params, optax.OptState, FitMetrics]:
     """Make all updates of a fit; arguments as for `fit`."""
     optimizer = _optimizer(spec)
-    rate = learning_rate(spec, iteration)
+    rates = learning_rate(spec, iteration) * jnp.ones(spec.updates, jnp.float32)
+    if spec.annealed:
+        rates *= 1.0 - jnp.arange(spec.updates) / spec.updates
 
-    def update(carry, batch_key):
+    def update(carry, step_inputs):
+        batch_key, rate = step_inputs
         params, opt_state = carry
         batch = reservoirs.sample(reservoir, batch_key, spec.batch_size)
         if step is not None:
@@ -187,7 +191,7 @@ def _update(
         return carry, (value, ~finite)
 
     (params, opt_state), (values, skipped) = jax.lax.scan(
-        update, (params, opt_state), jax.random.split(key, spec.updates)
+        update, (params, opt_state), (jax.random.split(key, spec.updates), rates)
     )
     tail = max(spec.updates // 10, 1)
     return params, opt_state, FitMetrics(jnp.mean(values[-tail:]), jnp.sum(skipped))

@@ -378,6 +378,7 @@ def fit_spec(settings: FitSettings) -> FitSpec:
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         decay_iterations=settings.decay_iterations,
+        annealed=settings.annealed,
         gradient_clip=settings.gradient_clip,
         exponent=exponent,
     )
