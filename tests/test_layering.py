@@ -19,6 +19,7 @@ FLOORS = {
     "runtime": 0,
     "signals": 0,
     "metrics": 0,
+    "variants": 2,
     "games.game": 1,
     "games": 2,
     "networks": 2,
@@ -41,12 +42,15 @@ FLOORS = {
     "evaluation": 6,
     "checkpoint": 6,
     "progress": 6,
+    "plot": 6,
     "rundir": 7,
+    "studydir": 7,
     "commandline": 7,
     "train": 8,
     "evaluate": 8,
     "variance": 8,
     "replay": 8,
+    "study": 8,
 }
 
 # Libraries that one module wraps for all others.

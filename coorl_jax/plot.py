@@ -1,0 +1,206 @@
+"""The picture of a study: NashConv of several runs against nodes and seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+# An extra: imported where it is used.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Black, and of Paul Tol's schemes "vibrant" and "muted", which the colour-blind can tell apart.
+_COLORS = (
+    "#000000",
+    "#CC3311",
+    "#0077BB",
+    "#117733",
+    "#AA4499",
+    "#EE7733",
+    "#33BBEE",
+    "#999933",
+    "#882255",
+    "#44AA99",
+)
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
+_INK = "#333333"
+_WIDTH, _ROW_HEIGHT = 11.0, 4.4  # inches
+_LABEL_SPACING = 0.052  # between two labels, as a share of the panel's height
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """NashConv as training goes on, of one variant; P points."""
+
+    nodes: np.ndarray  # float64[P]
+    seconds: np.ndarray  # float64[P]
+    nash_conv: np.ndarray  # float64[P], points a round
+    lowest: np.ndarray  # float64[P], of all seeds
+    highest: np.ndarray  # float64[P]
+
+
+def require() -> None:
+    """Check that pictures can be drawn.
+
+    Raises:
+      ValueError: when matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ValueError(
+            "matplotlib: not installed, needed to draw; e.g. pip install 'coorl-jax[plots]'"
+        ) from None
+
+
+def curve(runs: Sequence[Sequence[Mapping[str, Any]]], policy: str) -> Curve:
+    """Return the mean curve of runs that differ in their seed.
+
+    Seeds share the iterations at which NashConv is computed, but for the last: runs of one length
+    in seconds end at different iterations. Last points go with last points.
+
+    Args:
+      runs: for each seed its points, as `results.jsonl` has them.
+      policy: whose NashConv.
+
+    Returns:
+      The means over seeds, geometric ones of NashConv, which is drawn on a logarithmic axis.
+    """
+    shared = set.intersection(*({point["iteration"] for point in run[:-1]} for run in runs))
+    aligned = [[p for p in run[:-1] if p["iteration"] in shared] + [run[-1]] for run in runs]
+
+    def values(name: str) -> np.ndarray:
+        return np.array([[point[name] for point in run] for run in aligned], np.float64)
+
+    nash_conv = np.array([[point["nash_conv"][policy] for point in run] for run in aligned])
+    return Curve(
+        nodes=values("nodes").mean(axis=0),
+        seconds=values("seconds").mean(axis=0),
+        nash_conv=np.exp(np.log(nash_conv).mean(axis=0)),
+        lowest=nash_conv.min(axis=0),
+        highest=nash_conv.max(axis=0),
+    )
+
+
+def draw(
+    path: Path,
+    title: str,
+    rows: Mapping[str, Mapping[str, Curve]],
+    threshold: float | None = None,
+) -> None:
+    """Write a PNG with a row of two panels, against nodes and against seconds, for each group.
+
+    Args:
+      path: the file.
+      title: of the picture.
+      rows: the curves of each group, by the group's heading and the curve's name; the first curve
+        of a group is the black one that others are compared with.
+      threshold: a NashConv to mark, points a round.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+
+    figure = Figure(figsize=(_WIDTH, 0.6 + _ROW_HEIGHT * len(rows)), dpi=150, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
+    panels = figure.subplots(len(rows), 2, sharex="col", sharey="row", squeeze=False)
+    for (left, right), (heading, curves) in zip(panels, rows.items(), strict=True):
+        for number, each in enumerate(curves.values()):
+            _draw_curve(left, each.nodes, each, number)
+            _draw_curve(right, each.seconds, each, number)
+        left.set_title(heading, loc="left", fontsize=11, color=_INK)
+        left.set_ylabel("NashConv, points a round", color=_INK)
+        for axes in (left, right):
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.grid(which="major", color="#dddddd", linewidth=0.8)
+            axes.grid(which="minor", axis="y", color="#eeeeee", linewidth=0.5)
+            axes.set_axisbelow(True)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.tick_params(which="both", colors=_INK, labelbottom=True)
+            if threshold is not None:
+                axes.axhline(threshold, color="#888888", linewidth=1, linestyle=":")
+        plain = FuncFormatter(lambda value, _: f"{value:g}")
+        for axis, formatter in (
+            (left.xaxis, EngFormatter(sep="")),
+            (right.xaxis, plain),
+            (left.yaxis, plain),
+        ):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(formatter)
+            axis.set_minor_formatter(NullFormatter())
+        _label(right, curves)
+        left.set_xlabel("nodes visited", color=_INK)
+        right.set_xlabel("seconds of training, without compilation", color=_INK)
+    figure.align_ylabels(panels[:, 0])
+    figure.savefig(path, format="png")
+
+
+def _draw_curve(axes: Axes, x: np.ndarray, drawn: Curve, number: int) -> None:
+    """Draw a curve, with the range of its seeds if there are several."""
+    style: dict[str, Any] = {"color": _color(number), "linestyle": _DASHES[number % len(_DASHES)]}
+    axes.plot(x, drawn.nash_conv, linewidth=2.4 if number == 0 else 1.6, **style)
+    axes.plot(x[-1:], drawn.nash_conv[-1:], "o", color=_color(number), markersize=4)
+    if np.any(drawn.highest > drawn.lowest):
+        axes.fill_between(
+            x, drawn.lowest, drawn.highest, color=_color(number), alpha=0.12, linewidth=0
+        )
+
+
+def _label(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    """Write the curves' names and last values beside their ends, none over another."""
+    low, high = (math.log(limit) for limit in axes.get_ylim())
+    ends = np.array([math.log(each.nash_conv[-1]) for each in curves.values()])
+    ends = (ends - low) / (high - low)
+    places = spread(ends, _LABEL_SPACING)
+    for number, (name, each) in enumerate(curves.items()):
+        axes.annotate(
+            f"{name}  {each.nash_conv[-1]:#.3g}",
+            xy=(each.seconds[-1], each.nash_conv[-1]),
+            xytext=(1.05, places[number]),
+            textcoords=axes.transAxes,
+            va="center",
+            fontsize=9,
+            color=_color(number),
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": _color(number),
+                "linewidth": 0.7,
+                "shrinkA": 1,
+                "shrinkB": 2,
+            },
+        )
+
+
+def spread(places: np.ndarray, spacing: float) -> np.ndarray:
+    """Return the places nearest to those given, in least squares, that keep a distance.
+
+    Args:
+      places: float64[N], in any order.
+      spacing: the distance between neighbours.
+
+    Returns:
+      float64[N], in the same order; the pool adjacent violators algorithm finds them.
+    """
+    order = np.argsort(places, kind="stable")
+    # Less the room that those before take, places need only not fall: an isotonic regression.
+    room = spacing * np.arange(len(places))
+    blocks: list[tuple[float, int]] = []  # mean and size
+    for place in places[order] - room:
+        mean, size = float(place), 1
+        while blocks and blocks[-1][0] > mean:
+            before, count = blocks.pop()
+            mean, size = (before * count + mean * size) / (count + size), count + size
+        blocks.append((mean, size))
+    result = np.empty(len(places))
+    result[order] = np.concatenate([np.full(size, mean) for mean, size in blocks]) + room
+    return result
+
+
+def _color(number: int) -> str:
+    return _COLORS[number % len(_COLORS)]
