@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from configs import default, kuhn
+from configs import default, kuhn, leduc
 from coorl_jax import config
 
 PRESETS = ("smoke", "cpu", "gpu", "large", "predecessor")
@@ -29,9 +29,10 @@ def test_presets_are_valid_and_recorded(preset):
     assert settings(preset).preset == preset
 
 
-def test_kuhn_is_valid():
-    made = config.from_config_dict(kuhn.get_config())
-    assert made.game == config.GameSettings("kuhn_poker", ())
+@pytest.mark.parametrize(("file", "game"), [(kuhn, "kuhn_poker"), (leduc, "leduc_poker")])
+def test_poker_is_valid(file, game):
+    made = config.from_config_dict(file.get_config())
+    assert made.game == config.GameSettings(game, ())
 
 
 def test_bare_default_chooses_by_device():
@@ -91,6 +92,18 @@ def test_is_hashable_and_frozen():
         ("advantage.cumulative", "ring", "must be one of reservoir, bootstrapped"),
         ("advantage.min_step", 1.5, "must be a number from 0 to 1; e.g. 0.1"),
         ("mixture.capacity", -1, "must be an integer from 0"),
+        (
+            "traversal.scheme",
+            "escher",
+            "must be one of branch, outcome, external, robust, baseline, critic",
+        ),
+        ("traversal.alternating", 1, "must be one of True, False"),
+        ("traversal.branching_actions", 0, "must be an integer from 1"),
+        ("memory.value_capacity", 0, "must be an integer from 1"),
+        ("strategy.decay_iterations", -1, "must be an integer from 0"),
+        ("strategy.annealed", 0, "must be one of True, False"),
+        ("value.start", "cold", "must be one of scratch, warm"),
+        ("value.trace_decay", 1.5, "must be a number from 0 to 1; e.g. 0.9"),
         ("game.name", 3, "must be a word"),
         ("game.colors", [5], "must be a number or a word"),
         ("network", 3, "must be a section"),
@@ -102,13 +115,33 @@ def test_refuses_bad_values(field, value, rule):
     assert f"config.{field}={value!r}: {rule}" in str(error.value)
 
 
-def test_outcome_sampling_needs_exploration():
-    values = with_value("traversal.scheme", "outcome")
+@pytest.mark.parametrize("scheme", ["outcome", "baseline"])
+def test_dividing_by_the_sampling_probability_needs_exploration(scheme):
+    values = with_value("traversal.scheme", scheme)
     values["traversal"]["exploration"] = 0.0
-    with pytest.raises(
-        config.ConfigError, match=r"config.traversal.exploration=0.0: must be above"
-    ):
+    with pytest.raises(config.ConfigError) as error:
         config.from_dict(values)
+    sentence = f"config.traversal.exploration=0.0: must be above 0 with scheme {scheme}, "
+    assert str(error.value).startswith(sentence)
+
+
+def test_a_critic_does_not_need_exploration():
+    both = {"traversal.scheme": "critic", "traversal.exploration": 0.0}
+    assert config.override(settings(), both).traversal.exploration == 0.0
+
+
+def test_turns_with_bootstrapped_advantages_need_a_network_per_player():
+    values = {
+        "traversal.alternating": True,
+        "advantage.cumulative": "bootstrapped",
+        "advantage.start": "warm",
+    }
+    with pytest.raises(config.ConfigError, match=r"network\.per_player=False: must be True with"):
+        config.override(settings(), values)
+    # Either goes with a shared network, and both with one for each player.
+    config.override(settings(), {"traversal.alternating": True})
+    config.override(settings(), values | {"traversal.alternating": False})
+    config.override(settings(), values | {"network.per_player": True})
 
 
 def test_bootstrapped_advantages_need_a_warm_start():
@@ -197,6 +230,8 @@ def test_differences_name_fields_with_both_values():
         ("traversal.lanes", False),
         ("strategy.every", False),
         ("mixture.capacity", False),
+        ("traversal.alternating", False),
+        ("value.updates", False),
     ],
 )
 def test_what_may_change_on_resume(field, allowed):
