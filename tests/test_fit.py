@@ -290,7 +290,7 @@ def test_an_annealed_fit_ends_where_its_batches_agree():
     mean = np.mean(np.asarray(noisy.target), axis=0)
     errors = {}
     for annealed in (False, True):
-        spec = FitSpec("warm", 400, 4, 0.05, 0, annealed, 10.0, 0.0)
+        spec = FitSpec("warm", 400, 4, 0.2, 0, annealed, 10.0, 0.0)
         found = []
         for seed in range(10):
             params, opt_state = init(Rows(), spec, jax.random.key(0))

@@ -155,7 +155,7 @@ def draw_roots(game: Game, scheme: Scheme, traverser: jax.Array, key: jax.Array)
     Returns:
       T roots.
     """
-    is_player = traverser[:, None] == jnp.arange(NUM_PLAYERS)
+    is_player = traverser[:, None] == jnp.arange(NUM_PLAYERS)[None]
     rank = pick(jnp.cumsum(is_player, axis=0) - 1, traverser)
     count = jnp.sum(is_player, axis=0)[traverser]
 
