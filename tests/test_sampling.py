@@ -1,14 +1,16 @@
 """What the sampling schemes do at a node, and samples computed by hand."""
 
+import math
+
 import jax
 import jax.numpy as jnp
+import machine_runs as runs
 import numpy as np
-import plain_traversal as plain
 import pytest
 
 from coorl_jax.cfr.lanes import decision_noise, draw_roots
 from coorl_jax.cfr.machine import TraversalSpec
-from coorl_jax.cfr.sampling import Branch, External, Outcome
+from coorl_jax.cfr.sampling import Baseline, Branch, Critic, External, Outcome, Robust
 from coorl_jax.games.kuhn_poker import PASS, KuhnPoker
 from coorl_jax.games.lost_cities import LostCities
 
@@ -21,15 +23,17 @@ def plan(scheme, own_decisions, branchings, target):
     return [np.asarray(field).tolist() for field in scheme.plan(*arrays)]
 
 
-def test_external_branches_at_the_first_nodes_of_a_path():
-    branches, records, exploration = plan(External(0.25, 2), [0, 1, 2, 3], [0, 1, 2, 2], [0] * 4)
+@pytest.mark.parametrize("scheme", [External(0.25, 2), Robust(0.25, 2, branching_actions=3)])
+def test_external_and_robust_branch_at_the_first_nodes_of_a_path(scheme):
+    branches, records, exploration = plan(scheme, [0, 1, 2, 3], [0, 1, 2, 2], [0] * 4)
     assert branches == [True, True, False, False]
     assert records == [True] * 4
     assert exploration == [0.25] * 4
 
 
-def test_outcome_samples_everywhere():
-    branches, records, exploration = plan(Outcome(0.25), [0, 1, 5], [0] * 3, [0] * 3)
+@pytest.mark.parametrize("scheme", [Outcome(0.25), Baseline(0.25, 0.5), Critic(0.25, 0.5)])
+def test_outcome_baseline_and_critic_sample_everywhere(scheme):
+    branches, records, exploration = plan(scheme, [0, 1, 5], [0] * 3, [0] * 3)
     assert branches == [False] * 3
     assert records == [True] * 3
     assert exploration == [0.25] * 3
@@ -49,6 +53,10 @@ def test_branch_branches_at_its_target_and_explores_no_further():
         (External(0.1, 1000), TINY.max_player_decisions, TINY.max_player_decisions),
         (Outcome(0.1), TINY.max_player_decisions, 0),
         (Branch(0.1), 1, 1),
+        (Robust(0.1, 3, 2), TINY.max_player_decisions, 3),
+        # The opponent's nodes wait on the stack as well.
+        (Baseline(0.1, 0.9), TINY.max_decisions, 0),
+        (Critic(0.1, 0.9), TINY.max_decisions, 0),
     ],
 )
 def test_stacks_are_as_deep_as_needed(scheme, records, branchings):
@@ -58,8 +66,66 @@ def test_stacks_are_as_deep_as_needed(scheme, records, branchings):
 
 def test_schemes_are_static_arguments():
     assert hash(External(0.1, 2)) == hash(External(0.1, 2))
+    assert Baseline(0.1, 0.5) != Critic(0.1, 0.5)
     assert External(0.1, 2) != External(0.1, 3)
     assert {Outcome(0.1), Outcome(0.1), Branch(0.1)} == {Outcome(0.1), Branch(0.1)}
+
+
+def test_weights_of_sampled_actions_and_of_traces():
+    probability, ratio = jnp.array([0.25, 1.0]), jnp.array([0.5, 4.0])
+    for scheme in (External(0.1, 2), Robust(0.1, 2, 2), Outcome(0.1), Baseline(0.1, 0.5)):
+        assert scheme.sampled_weight(probability).tolist() == [4.0, 1.0]
+    assert Critic(0.1, 0.5).sampled_weight(probability).tolist() == [0.0, 0.0]
+    for scheme in (Baseline(0.1, 0.5), Critic(0.1, 0.5)):
+        assert scheme.trace_weight(ratio).tolist() == [0.25, 0.5]  # lambda min(1, sigma / q)
+
+
+def branching(scheme, legal, noise):
+    explored, weight = scheme.branching(jnp.asarray(legal), lambda: jnp.asarray(noise, jnp.float32))
+    return np.asarray(explored), np.asarray(weight)
+
+
+def test_all_schemes_but_robust_branch_into_every_legal_action():
+    legal = [[True, False, True], [False, True, False]]
+    for scheme in (External(0.1, 2), Branch(0.1)):
+        explored, weight = branching(scheme, legal, np.zeros((2, 3)))
+        assert explored.tolist() == legal
+        assert weight.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("count", "k"), [(4, 2), (5, 3), (6, 1), (3, 2)])
+def test_robust_explores_every_set_of_k_actions_equally_often(count, k):
+    repeats, actions = 20_000, 7
+    legal = np.isin(np.arange(actions), np.random.default_rng(k).permutation(actions)[:count])
+    noise = np.random.default_rng(0).random((repeats, actions), np.float32)
+    scheme = Robust(0.1, 2, branching_actions=k)
+    explored, weight = branching(scheme, np.tile(legal, (repeats, 1)), noise)
+    assert not explored[:, ~legal].any()
+    assert (weight == np.float32(count / k)).all()  # the inverse of an action's probability
+    sets, counts = np.unique(explored, axis=0, return_counts=True)
+    assert len(sets) == math.comb(count, k)
+    assert (sets.sum(axis=1) == k).all()
+    chi_square = np.sum((counts - repeats / len(sets)) ** 2 / (repeats / len(sets)))
+    assert abs(chi_square - (len(sets) - 1)) < 4 * np.sqrt(2 * (len(sets) - 1))
+
+
+def test_robust_explores_all_actions_if_there_are_no_more_than_k():
+    legal = [[True, False, True, True], [False, False, True, False], [True, True, False, False]]
+    explored, weight = branching(Robust(0.1, 2, branching_actions=3), legal, np.ones((3, 4)) / 2)
+    assert explored.tolist() == legal
+    assert weight.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_robust_explores_no_more_than_k_actions_of_equal_noise():
+    explored, weight = branching(Robust(0.1, 2, 2), [[True, False, True, True]], np.zeros((1, 4)))
+    assert explored.tolist() == [[True, False, True, False]]
+    assert weight.tolist() == [1.5]
+
+
+def test_a_lane_without_legal_actions_explores_none():
+    explored, weight = branching(Robust(0.1, 2, 2), [[False] * 3], np.zeros((1, 3)))
+    assert not explored.any()
+    assert np.isfinite(weight).all()
 
 
 def test_targets_of_branch_cover_all_decisions_evenly_and_ascend():
@@ -77,7 +143,7 @@ def test_the_last_stratum_stays_in_range():
 
 @pytest.fixture(scope="module")
 def roots():
-    return jax.device_get(draw_roots(TINY, Branch(0.1), 4001, jax.random.key(7)))
+    return jax.device_get(draw_roots(TINY, Branch(0.1), jnp.arange(4001) % 2, jax.random.key(7)))
 
 
 def test_both_traversers_get_every_target_equally_often(roots):
@@ -89,7 +155,7 @@ def test_both_traversers_get_every_target_equally_often(roots):
 
 
 def test_a_traversal_is_dealt_the_same_however_many_there_are(roots):
-    fewer = jax.device_get(draw_roots(TINY, Outcome(0.1), 7, jax.random.key(7)))
+    fewer = jax.device_get(draw_roots(TINY, Outcome(0.1), jnp.arange(7) % 2, jax.random.key(7)))
     np.testing.assert_array_equal(fewer.noise_key, roots.noise_key[:7])
     np.testing.assert_array_equal(fewer.state.deck, roots.state.deck[:7])
 
@@ -128,15 +194,34 @@ EXPLORED = {(-1.5, 0.5), (0.75, -0.25)}
 SAMPLED = {(-2.0, 0.6667), (-1.2, 0.4), (2.4, -0.8)}
 
 
+#
+# One at random, w = 2: passed u = (-2, 0), sum -1/2; bet and folded u = (0, 2), 3/2; called
+# u = (0, -4), -3.
+ROBUST = {(-1.5, 0.5), (3.0, -1.0)}
+# A value network that says 1 to whoever moves: before it is answered a bet is worth -1, so that
+# Q = (-1, -1). The answers end the round: they are worth (1, -2) exactly, -5/4 in the mean.
+# Passed u = Q; bet u = (-1, -1 + 8/5 (-5/4 + 1)) = (-1, -7/5), sum -13/10.
+BASELINE = {(0.0, 0.0), (0.3, -0.1)}
+CRITIC = {(0.0, 0.0)}
+ONES = runs.Values(runs.ConstantNetwork((1.0,)), ())
+
+
 @pytest.mark.parametrize(
     ("scheme", "expected"),
-    [(External(0.5, 1), EXPLORED), (Outcome(0.5), SAMPLED)],
-    ids=["external", "outcome"],
+    [
+        (External(0.5, 1), EXPLORED),
+        (Outcome(0.5), SAMPLED),
+        (Robust(0.5, 1, branching_actions=1), ROBUST),
+        (Baseline(0.5, 0.5), BASELINE),
+        (Critic(0.5, 0.5), CRITIC),
+    ],
+    ids=["external", "outcome", "robust", "baseline", "critic"],
 )
 def test_samples_computed_by_hand(scheme, expected):
-    network = plain.ConstantNetwork((0.5, 1.5))
+    network = runs.ConstantNetwork((0.5, 1.5))
     spec = TraversalSpec(1024, 64, 2, "argmax", utility_scale=1.0)
-    result = plain.run_machine(KUHN, network, scheme, spec)
+    values = ONES if scheme.reads_values else None
+    result = runs.run_machine(KUHN, network, scheme, spec, values=values)
     state = KUHN.step(KUHN.init(jax.random.key(0)), jnp.int32(PASS))
     state = state._replace(cards=jnp.array([1, 0], jnp.int32))
     here = np.asarray(KUHN.information_state(state, jnp.int32(1)))
@@ -145,5 +230,5 @@ def test_samples_computed_by_hand(scheme, expected):
     targets = advantage.target[rows].astype(np.float64).round(4)
     assert set(map(tuple, targets.tolist())) == expected
     assert (strategy.target == np.float32([0.25, 0.75])).all()
-    assert (advantage.iteration == plain.ITERATION).all()
+    assert (advantage.iteration == runs.ITERATION).all()
     assert advantage.legal.all()
