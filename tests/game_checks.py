@@ -23,6 +23,7 @@ class Rounds(NamedTuple):
     terminal: np.ndarray  # bool[B, T + 1]
     returns: np.ndarray  # float32[B, T + 1, 2]
     packed: np.ndarray  # uint8[B, T + 1, 2, P], of both players
+    whole: np.ndarray  # uint8[B, T + 1, W]
 
 
 @functools.partial(jax.jit, static_argnames=("game", "rounds"))
@@ -34,6 +35,7 @@ def _random_rounds(game, key, rounds):
             game.is_terminal(state),
             game.returns(state),
             jax.vmap(game.information_state, in_axes=(None, 0))(state, jnp.arange(2)),
+            game.whole_state(state),
         )
 
     def decide(state, key):
@@ -66,6 +68,7 @@ def check_game(game) -> Rounds:
     rounds = random_rounds(game)
     check_rounds(game, rounds)
     check_batching(game, rounds)
+    check_whole_states(game, rounds)
     return rounds
 
 
@@ -73,7 +76,8 @@ def check_static(game) -> None:
     """A game is a static argument of jit: equal games are one compilation."""
     assert hash(game) == hash(copy.deepcopy(game))
     assert game == copy.deepcopy(game)
-    for name in ("num_actions", "max_decisions", "packed_size", "num_features"):
+    sizes = ("packed_size", "num_features", "whole_size", "num_whole_features")
+    for name in ("num_actions", "max_decisions", *sizes):
         value = getattr(game, name)
         assert type(value) is int, name
         assert value > 0, name
@@ -96,8 +100,15 @@ def check_shapes(game) -> None:
     assert shape(game.information_state, state, scalar) == ((game.packed_size,), "uint8")
     assert shape(game.features, packed) == ((game.num_features,), "float32")
     assert shape(game.seat, packed) == ((), "int32")
+    whole = jax.ShapeDtypeStruct((game.whole_size,), jnp.uint8)
+    assert shape(game.whole_state, state) == ((game.whole_size,), "uint8")
+    assert shape(game.whole_features, whole) == ((game.num_whole_features,), "float32")
     if isinstance(game, CardGame):
         view = jax.eval_shape(game.card_view, packed)
+        whole_view = jax.eval_shape(game.whole_card_view, whole)
+        assert whole_view.shared.ndim == 1
+        assert whole_view.suits.shape[0] == game.num_suits
+        assert whole_view.suits.dtype == whole_view.shared.dtype == jnp.float32
         assert view.suits.shape[0] == game.num_suits
         assert view.suits.ndim == 2
         assert view.shared.ndim == 1
@@ -148,3 +159,21 @@ def check_batching(game, rounds: Rounds) -> None:
         outputs = game.num_suits * game.suit_logits + game.shared_logits
         assert (view.action_index >= 0).all()
         assert (view.action_index < outputs).all()
+
+
+def check_whole_states(game, rounds: Rounds) -> None:
+    """A whole state tells who moves, what is legal and all that either player knows."""
+    lanes, times = np.nonzero(~rounds.terminal)
+    seen: dict[bytes, bytes] = {}
+    for at in zip(lanes, times, strict=True):
+        parts = rounds.player[at], rounds.legal[at], rounds.packed[at]
+        known = b"".join(part.tobytes() for part in parts)
+        assert seen.setdefault(rounds.whole[at].tobytes(), known) == known
+    whole = rounds.whole[lanes, times]
+    features = np.asarray(jax.jit(jax.vmap(game.whole_features))(whole))
+    assert np.isfinite(features).all()
+    assert features.std(axis=0).any()
+    if isinstance(game, CardGame):
+        view = jax.device_get(jax.jit(jax.vmap(game.whole_card_view))(whole))
+        assert np.isfinite(view.suits).all()
+        assert np.isfinite(view.shared).all()
