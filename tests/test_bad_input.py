@@ -82,6 +82,11 @@ CONFIG_FILES = {
             ["residual='perhaps': must be one of True, False"],
         ),
         ([SMOKE, "--config.network.kind=resnet"], ["kind='resnet': must be one of cards, mlp"]),
+        (
+            [SMOKE, "--config.traversal.scheme=escher"],
+            ["scheme='escher': must be one of branch, outcome, external, robust, baseline, critic"],
+        ),
+        ([KUHN, "--config.network.per_player=False"], ["per_player=False: must be True with al"]),
         ([SMOKE, "--config.game.colours=3"], ["config.game.colours: ", "no such rule"]),
         ([SMOKE, "--config.game.colors=x"], ["config.game.colors='x': must be an integer"]),
         (["--config=missing.py"], ["--config=missing.py: must be an existing", "default.py:smoke"]),
@@ -145,10 +150,10 @@ def test_runs_are_resumed_as_they_are_or_refused_untouched(tmp_path):
     assert_refused(resume("--config.seed=5"), "config.seed is 5, was 0", "--workdir=run")
     assert contents(tmp_path) == before
 
-    checkpoint = tmp_path / "run" / "checkpoints" / "3"
+    checkpoint = tmp_path / "run" / "checkpoints" / "4"
     (checkpoint / "tree" / "_METADATA").write_text("{")
     damaged = contents(tmp_path)
-    assert_refused(resume(), "holds no whole checkpoint (damaged: [3])")
+    assert_refused(resume(), "holds no whole checkpoint (damaged: [4])")
     assert contents(tmp_path) == damaged
 
     (tmp_path / "run" / "config.json").write_text("{")

@@ -15,7 +15,7 @@ from configs import default, kuhn
 from coorl_jax import config, evaluate, runtime
 from coorl_jax.checkpoint import CheckpointStore
 from coorl_jax.games.lost_cities import records
-from coorl_jax.policy import make_network
+from coorl_jax.policy import make_network, make_value_network
 
 FIELDS = {
     "iteration", "policy", "opponent", "rounds", "points_per_round", "points_per_round_se",
@@ -33,6 +33,9 @@ def write_run(path, settings):
             if settings.mixture.capacity:
                 stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), parameters["current"])
                 parameters["mixture"] = {"params": stacked, "weights": jnp.array([0.5, 0.5])}
+            if settings.traversal.scheme == "critic":
+                # Saved with the policies, and played by nobody.
+                parameters["value"] = (make_value_network(settings).init(keys[0]),)
             store.save(iteration, parameters, {"config": config.to_dict(settings)})
     return path
 
@@ -49,7 +52,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def kuhn_run(tmp_path_factory):
     settings = config.from_config_dict(kuhn.get_config())
-    settings = config.override(settings, {"mixture.capacity": 2})
+    settings = config.override(settings, {"mixture.capacity": 2, "traversal.scheme": "critic"})
     return write_run(tmp_path_factory.mktemp("kuhn"), settings)
 
 

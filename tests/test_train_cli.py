@@ -34,10 +34,14 @@ OVERRIDES = {
     "traversal.lanes": 8,
     "memory.advantage_capacity": 1000,
     "memory.strategy_capacity": 1000,
+    "memory.value_capacity": 1000,
     "advantage.updates": 4,
     "advantage.batch_size": 16,
     "strategy.updates": 4,
     "strategy.batch_size": 16,
+    "strategy.every": 1,
+    "value.updates": 4,
+    "value.batch_size": 16,
     "evaluation.every": 2,
     "evaluation.pairs": 8,
     "checkpoint.every": 1,
@@ -91,7 +95,7 @@ class TestLoop:
         assert "eval/random/average/points_per_round" in lines[-1]
         assert 0 < lines[-1]["eval/nash_conv/average"] < 6
         assert sorted(p.name for p in (run / "policies").iterdir()) == ["1", "3", "5"]
-        assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["15", "9"]
+        assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["12", "20"]
         out = capsys.readouterr().out
         assert f"python -m coorl_jax.evaluate --checkpoint={run}" in out
         assert f"python -m coorl_jax.train --workdir={run} --config.iterations=10" in out
@@ -155,7 +159,7 @@ class TestLoop:
     def test_damaged_latest_checkpoint_costs_only_what_came_after(self, tiny, tmp_path, capsys):
         whole = train.train(settings(), tmp_path / "whole")
         run = train.train(settings(iterations=3), tmp_path / "run")
-        (run / "checkpoints" / "9" / "tree" / "manifest.ocdbt").write_bytes(b"")
+        (run / "checkpoints" / "12" / "tree" / "manifest.ocdbt").write_bytes(b"")
         train.train(settings(), run)
         assert "WARNING: " in capsys.readouterr().out
         assert metrics(run) == metrics(whole)
@@ -190,14 +194,17 @@ class TestLoop:
         assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_real_trainer_resumes_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("scheme", ["external", "critic"])
+def test_real_trainer_resumes_bit_for_bit(tmp_path, scheme):
     """4 iterations = 2 + restart + 2, memories, optimisers and metrics included."""
-    whole = train.train(settings(iterations=4), tmp_path / "whole")
-    train.train(settings(iterations=2), tmp_path / "run")
-    run = train.train(settings(iterations=4), tmp_path / "run")
-    trainer = iteration_lib.Trainer(settings())
+    made = settings(iterations=4, **{"traversal.scheme": scheme})
+    whole = train.train(made, tmp_path / "whole")
+    train.train(config.override(made, {"iterations": 2}), tmp_path / "run")
+    run = train.train(made, tmp_path / "run")
+    trainer = iteration_lib.Trainer(made)
     chex.assert_trees_all_equal(last_state(run, trainer), last_state(whole, trainer))
     assert metrics(run) == metrics(whole)
+    assert ("loss/value" in metrics(run)[-1]) == (scheme == "critic")
 
 
 def start(run, *arguments):
