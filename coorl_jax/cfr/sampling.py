@@ -184,7 +184,7 @@ class Robust(External):
         # Counting those before it, and not sorting, breaks ties by number.
         index = jnp.arange(legal.shape[1])
         mine, other = priority[:, :, None], priority[:, None, :]
-        before = (other < mine) | ((other == mine) & (index[None, :] < index[:, None]))
+        before = (other < mine) | ((other == mine) & (index[None, :] < index[:, None])[None])
         explored = legal & (jnp.sum(before, axis=2) < self.branching_actions)
         count = jnp.sum(legal, axis=1)
         explored_count = jnp.maximum(jnp.minimum(count, self.branching_actions), 1)
