@@ -27,6 +27,8 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     # A player decides at most four times: try every action everywhere.
     config.traversal.scheme = "external"
     config.traversal.max_branching_nodes = 4
+    # For schemes that sample the traverser's actions.
+    config.traversal.exploration = 0.4
     config.traversal.traversals = 1024
     # One player's advantages at a time, against what the other has just learnt: twice as fast
     # as both at once, or more.

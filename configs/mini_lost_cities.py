@@ -47,6 +47,8 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     # A player decides at most six times: try every action everywhere.
     config.traversal.scheme = "external"
     config.traversal.max_branching_nodes = 6
+    # For schemes that sample the traverser's actions.
+    config.traversal.exploration = 0.4
     config.traversal.traversals = 1024
     config.traversal.lanes = 256
     config.memory.advantage_capacity = 2_000_000
