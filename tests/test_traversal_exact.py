@@ -156,12 +156,12 @@ def test_samples_of_lost_cities_have_the_right_means(name):
 def test_a_million_samples_have_the_right_means(game, name):
     game, case = GAMES[game], case_of(GAMES[game], name)
     expected = exact.expected_samples(game, SPEC[game], case.scheme)
-    a_call = SPEC[game].traversals * expected.advantage_samples.sum()
-    # Of the 48,030 information states of mini Lost Cities some thousand are judged, where one
-    # mean in 16,000 may well be more than four standard errors away: only the frequent ones,
-    # whose means are nearly normal, are.
-    few = 1000 if game == MINI else FEW
-    check_samples(game, case, int(np.ceil(1.1e6 / a_call)), 0.5 if game == MINI else 0.98, few)
+    # Of the 48,030 information states of mini Lost Cities some thousand are met often, and one
+    # mean in 16,000 may well be more than four standard errors away: those are judged that have
+    # so many samples that their means are nearly normal.
+    many, share, few = (4e6, 0.2, 1000) if game == MINI else (1.1e6, 0.98, FEW)
+    calls = int(np.ceil(many / (SPEC[game].traversals * expected.advantage_samples.sum())))
+    check_samples(game, case, calls, share, few)
 
 
 def check_samples(game, case, keys, share, few=FEW):
