@@ -111,7 +111,7 @@ def _base() -> ml_collections.ConfigDict:
     memory.strategy_capacity = 1_000_000
     # Samples kept for the value network (baseline and critic only), of the current iteration alone.
     memory.value_capacity = 1_000_000
-    # Stored precision of the targets: bfloat16, float16 or float32.
+    # Stored precision of advantages and policies: bfloat16, float16 or float32. Values are float32.
     memory.target_dtype = "bfloat16"
 
     config.advantage = advantage = ml_collections.ConfigDict()

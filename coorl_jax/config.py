@@ -41,7 +41,7 @@ class GameSettings:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
-    """The shape of the networks; advantage and average policy share it."""
+    """The shape of the networks; advantage, average policy and value share it."""
 
     kind: Literal["cards", "mlp"]
     width: Annotated[int, Integer(1, example=64, high=2**16)]

@@ -1,4 +1,6 @@
-"""The networks: information states to one number per action. The only importer of flax.
+"""The networks: information states to one number per action, whole states to their value.
+
+The only importer of flax.
 
 B batch, A actions, P packed bytes of an information state, W of a whole state. A policy network's
 output is an advantage in units of the utility scale, or a logit: what it means is up to the loss.

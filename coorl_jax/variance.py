@@ -218,8 +218,8 @@ def samples_at(
     """Draw advantage samples at decisions.
 
     The traverser is the player who moves there. Samples of nodes below are told apart by their
-    packed information state, and left out. (No round comes to a decision of another: its player
-    would have been dealt the same hand.)
+    packed information state, and left out. (A round comes to another of the decisions only if that
+    is a later one of the round it resumes, and the same cards are drawn.)
 
     Args:
       game: begins at the decisions.

@@ -3,8 +3,7 @@
     python tests/tabular_study.py
 
 prints the NashConv of the average policy on Leduc poker after 100, 200 and 400 iterations, without
-networks and without sampling, for the table "Bootstrapped advantages" of docs/algorithm.md. Half a
-minute on one core.
+networks and without sampling, for the table "Bootstrapped advantages" of docs/algorithm.md.
 """
 
 from __future__ import annotations

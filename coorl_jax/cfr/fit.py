@@ -263,7 +263,7 @@ def bootstrap_step(exponent: float, min_step: float, iteration: jax.Array) -> ja
     Args:
       exponent: p >= 0.
       min_step: the least step; above 0, old iterations are forgotten exponentially.
-      iteration: int32 t, from 1; the first step is 1.
+      iteration: int32 t, from 1, of those that update the network; the first step is 1.
 
     Returns:
       float32 scalar.
@@ -288,7 +288,8 @@ def bootstrapped(network: Network, params: Params, batch: Sample, step: jax.Arra
 
     References:
       Tammelin, Solving Large Imperfect Information Games Using CFR+, 2014; bootstrapping as in
-      VR-DeepDCFR+ (Deep Predictive Discounted CFR).
+      VR-DeepDCFR+ (Xu et al., Deep (Predictive) Discounted Counterfactual Regret Minimization,
+      2025).
     """
     cumulative = jnp.maximum(network.apply(params, batch.packed), 0.0)
     target = (1.0 - step) * cumulative + step * batch.target.astype(jnp.float32)

@@ -1,11 +1,12 @@
 """One iteration of Deep CFR: traverse, fit the advantages, fit the average policy.
 
 An iteration t runs in four stages. `traverse` samples regrets under the policy of the current
-advantage network, for both players at once, into the memories; `fit_value`, for schemes that read
-a value network, fits it to what this iteration's walks met; `fit_advantage` fits the advantage
-network to all of its memory, weighted by iteration; `fit_strategy` fits the network of the
-average policy. The state between two stages is all there is: stages draw their random numbers
-from (seed, iteration, stage), so a run that stops there and goes on is the same run.
+advantage network into the memories, reading the values learnt in the iteration before if the scheme
+reads any; `fit_value` then fits the value network to what this iteration's walks met;
+`fit_advantage` fits the advantage network to all of its memory, weighted by iteration;
+`fit_strategy` fits the network of the average policy. The state between two stages is all there is:
+stages draw their random numbers from (seed, iteration, stage), so a run that stops there and goes
+on is the same run.
 
 Two variations: *bootstrapped* advantages keep samples for one iteration only and carry the earlier
 ones on in the network itself (cfr/fit.py); a *mixture* keeps the policies of the iterations

@@ -42,7 +42,7 @@ class Statistics(NamedTuple):
     """What one call did; scalars."""
 
     nodes: jax.Array  # int32, decision points evaluated
-    passes: jax.Array  # int32, network calls
+    passes: jax.Array  # int32, calls of the advantage network
     fallbacks: jax.Array  # int32, nodes without a positive advantage
     started: jax.Array  # int32, traversals begun
     finished: jax.Array  # int32, traversals ended with an empty stack

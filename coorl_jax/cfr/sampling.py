@@ -26,8 +26,8 @@ the probability with which a is explored, so that u is unbiased for every action
 | `critic` | a ~ q | all, and the opponent's | value network | 0 |
 
 With w = 0 the advantage sample is r(a) = Q(h, a) - sum_b sigma(b) Q(h, b): whatever happens
-below, it has no variance at h, and the bias of the value network. Both schemes with a value
-network also give it samples of what it should say, see `Baseline`.
+below, it has no noise at h but the card that a draws, and the bias of the value network. Both
+schemes with a value network also give it samples of what it should say, see `Baseline`.
 
 References:
   `outcome`, `external`: Lanctot et al., Monte Carlo Sampling for Regret Minimization in Extensive
@@ -212,7 +212,7 @@ class Outcome(_RecordsEveryNode):
 
 @dataclasses.dataclass(frozen=True)
 class Baseline(Outcome):
-    """Outcome sampling that only the errors of a value network make noisy.
+    """Outcome sampling that only the errors of a value network, and chance, make noisy.
 
     The opponent's nodes are recorded too, since their baseline takes away the noise of what the
     opponent does; they give no advantage sample.
@@ -222,7 +222,7 @@ class Baseline(Outcome):
         the value of sum_b sigma(b) Q(h, b) + c (x - Q(h, a)) to the player who moves there, for
         the action a that was taken, with x the sample of the node below (at the end the utility)
         and c = lambda min(1, sigma(a) / q(a)): the mean is right where Q is, and exploration does
-        not make it noisy (Retrace: Munos et al. 2016, there without the sum over actions).
+        not make it noisy (Retrace: Munos et al. 2016).
     """
 
     trace_decay: float
