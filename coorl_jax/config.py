@@ -313,10 +313,11 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
 def _check_together(settings: Settings) -> None:
     """Refuse values that are good alone but not together."""
     traversal, advantage = settings.traversal, settings.advantage
-    if traversal.scheme in ("outcome", "baseline") and traversal.exploration == 0.0:
+    if traversal.exploration == 0.0 and traversal.scheme not in ("branch", "critic"):
         raise ConfigError(
             f"config.traversal.exploration=0.0: must be above 0 with scheme {traversal.scheme}, "
-            "which divides by the probability of the sampled action; e.g. 0.1"
+            "which would otherwise never sample what the policy does not play, and misjudge it; "
+            "e.g. 0.1"
         )
     if advantage.cumulative == "bootstrapped" and advantage.start != "warm":
         raise ConfigError(

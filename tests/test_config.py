@@ -115,8 +115,8 @@ def test_refuses_bad_values(field, value, rule):
     assert f"config.{field}={value!r}: {rule}" in str(error.value)
 
 
-@pytest.mark.parametrize("scheme", ["outcome", "baseline"])
-def test_dividing_by_the_sampling_probability_needs_exploration(scheme):
+@pytest.mark.parametrize("scheme", ["outcome", "baseline", "external", "robust"])
+def test_sampling_what_the_policy_does_not_play_needs_exploration(scheme):
     values = with_value("traversal.scheme", scheme)
     values["traversal"]["exploration"] = 0.0
     with pytest.raises(config.ConfigError) as error:

@@ -106,12 +106,21 @@ class Trainer:
     def memory_report(self) -> str:
         """Return one line on the bytes of states, samples and memories."""
         memory = self.settings.memory
-        sample_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self._sample))
+        sample_bytes = _num_bytes(self._sample)
         slots = self._num_networks * (memory.advantage_capacity + memory.strategy_capacity)
-        return (
+        total = slots * sample_bytes
+        if self._value_network is not None:
+            slots += memory.value_capacity
+            total += memory.value_capacity * _num_bytes(self._value_sample)
+        report = (
             f"information state {self.game.packed_size} bytes, sample {sample_bytes} bytes, "
-            f"memories {slots:,} samples = {slots * sample_bytes / 1e6:,.1f} MB"
+            f"memories {slots:,} samples = {total / 1e6:,.1f} MB"
         )
+        if members := self.settings.mixture.capacity:
+            params = jax.eval_shape(self.network.init, jax.random.key(0))
+            kept = members * self._num_networks * _num_bytes(params)
+            report += f", mixture {members:,} policies = {kept / 1e6:,.1f} MB"
+        return report
 
     def init(self) -> TrainState:
         """Return the state before the first iteration."""
@@ -348,6 +357,10 @@ def _with(entries: tuple[Any, ...], place: slice, new: tuple[Any, ...]) -> tuple
     changed = list(entries)
     changed[place] = new
     return tuple(changed)
+
+
+def _num_bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _emptied(memories: tuple[Reservoir, ...]) -> tuple[Reservoir, ...]:
