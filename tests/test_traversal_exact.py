@@ -189,7 +189,6 @@ def check_samples(game, case, keys, share, few=FEW):
     verdict = judge(total, few)
     print(f"{total.count.sum():,} samples: {verdict}")
     assert verdict.accepts, str(verdict)
-    assert judge(total).pooled < 4
     judged = expected.advantage_samples[verdict.judged].sum()
     assert judged > share * expected.advantage_samples.sum()
     traversals = keys * spec.traversals
