@@ -46,6 +46,7 @@ FLOORS = {
     "rundir": 7,
     "studydir": 7,
     "commandline": 7,
+    "agent_flags": 7,
     "train": 8,
     "evaluate": 8,
     "variance": 8,
