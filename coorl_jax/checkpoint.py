@@ -272,15 +272,15 @@ def restore_policies(path: Path, *, report: Callable[[str], None]) -> Checkpoint
         with CheckpointStore(directory, read_only=True) as store:
             if not store.steps():
                 raise ValueError(
-                    f"{path}: holds no policies yet, since none of its iterations was completed; "
-                    f"go on with python -m coorl_jax.train --workdir={path}"
+                    f"--checkpoint={path}: holds no policies yet, since none of its iterations was "
+                    f"completed; go on with python -m coorl_jax.train --workdir={path}"
                 )
             return store.restore_latest(report=report)
     if path.parent.name == POLICIES and path.name.isdecimal() and path.is_dir():
         with CheckpointStore(path.parent, read_only=True) as store:
             return store.restore(int(path.name))
     raise ValueError(
-        f"{path}: must be a run directory or one of its policies; "
+        f"--checkpoint={path}: must be a run directory or one of its policies; "
         f"e.g. runs/my-run or runs/my-run/{POLICIES}/20"
     )
 

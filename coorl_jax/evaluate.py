@@ -22,8 +22,7 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import agents, checkpoint, commandline, runtime
-from coorl_jax import config as config_lib
+from coorl_jax import agents, checkpoint, commandline, rundir, runtime
 from coorl_jax import policy as policy_lib
 from coorl_jax.evaluation import suite
 from coorl_jax.evaluation.match import MatchResult
@@ -116,10 +115,11 @@ def load(path: Path) -> tuple[Game, dict[str, policy_lib.AnyPolicy], int]:
       The game they play, the policies by name, and the iteration after which they were saved.
 
     Raises:
-      ValueError: where there are none that are whole.
+      ValueError: where there are none that are whole, or another version of the package saved
+        them.
     """
     restored = checkpoint.restore_policies(path, report=lambda text: print(text, file=sys.stderr))
-    settings = config_lib.from_dict(restored.extra["config"])
+    settings = rundir.parse_settings(restored.extra["config"], f"--checkpoint={path}")
     runtime.configure(settings.matmul_precision)
     network = policy_lib.make_network(settings)
     policies = policy_lib.make_policies(settings, network, restored.tree)

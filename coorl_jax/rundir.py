@@ -15,8 +15,9 @@ import dataclasses
 import datetime
 import fcntl
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from coorl_jax import config as config_lib
 from coorl_jax.metrics import replace_text
@@ -70,21 +71,46 @@ def new_path(name: str) -> Path:
     return path
 
 
+def parse_settings(values: Mapping[str, Any], origin: str) -> config_lib.Settings:
+    """Return the settings that a run saved.
+
+    Args:
+      values: nested plain values, as `config.to_dict` gave them.
+      origin: where they were saved, for the message.
+
+    Raises:
+      ValueError: when they are none: fields come and go between versions of this package.
+    """
+    try:
+        return config_lib.from_dict(values)
+    except config_lib.ConfigError as error:
+        # What follows the semicolon is advice for who writes a configuration.
+        reason = str(error).partition(";")[0]
+        raise ValueError(
+            f"{origin}: was written by another version of coorl_jax, or changed since ({reason}); "
+            "use the version that wrote it, or start a new run"
+        ) from error
+
+
 def saved_settings(path: Path) -> config_lib.Settings | None:
     """Return the settings a run directory was started with; None when it is new or empty.
 
     Raises:
-      ValueError: when it holds something else than a run, or a damaged configuration.
+      ValueError: when it holds something else than a run, a damaged configuration, or one that
+        this version of the package cannot read.
     """
     file = path / _CONFIG
     if file.is_file():
         try:
-            return config_lib.from_dict(json.loads(file.read_text(encoding="utf-8")))
+            values = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(values, dict):
+                raise TypeError("it holds no JSON object")
         except (ValueError, TypeError) as error:
             raise ValueError(
                 f"{file}: must be the configuration that a run wrote there ({error}); restore it, "
                 "or start a new run"
             ) from error
+        return parse_settings(values, f"--workdir={path}")
     if path.is_dir():
         # A run that was killed as it started has left no more than this.
         others = {entry.name for entry in path.iterdir()} - {_LOCK, f".{_CONFIG}.tmp"}

@@ -29,8 +29,7 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import checkpoint, commandline, runtime
-from coorl_jax import config as config_lib
+from coorl_jax import checkpoint, commandline, rundir, runtime
 from coorl_jax import policy as policy_lib
 from coorl_jax.cfr import reservoir, samples
 from coorl_jax.cfr.machine import Critic as ValueCritic
@@ -116,12 +115,11 @@ def main(argv: list[str]) -> None:
             "--checkpoint: must be given, a run directory or one of its policies; "
             "e.g. --checkpoint=runs/my-run"
         )
-    for flag, value, least in (
-        ("states", _STATES.value, 2),
-        ("samples", _SAMPLES.value, _FEWEST_SAMPLES),
-    ):
-        if value < least:
-            raise ValueError(f"--{flag}={value}: must be at least {least}; e.g. 64")
+    for flag, least in ((_STATES, 2), (_SAMPLES, _FEWEST_SAMPLES)):
+        if flag.value < least:
+            raise ValueError(
+                f"--{flag.name}={flag.value}: must be at least {least}; e.g. {flag.default}"
+            )
     if not 0 <= _SEED.value < 2**32:
         raise ValueError(f"--seed={_SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
@@ -145,14 +143,18 @@ def load(path: Path) -> Subject:
       path: run directory, or one of its policies.
 
     Raises:
-      ValueError: where there is none that is whole, or it plays another game than Lost Cities.
+      ValueError: where there is none that is whole, another version of the package saved it, or it
+        plays another game than Lost Cities.
     """
     restored = checkpoint.restore_policies(path, report=lambda text: print(text, file=sys.stderr))
-    settings = config_lib.from_dict(restored.extra["config"])
+    settings = rundir.parse_settings(restored.extra["config"], f"--checkpoint={path}")
     runtime.configure(settings.matmul_precision)
     network = policy_lib.make_network(settings)
     if not isinstance(network.game, LostCities):
-        raise ValueError(f"{path}: must be a run on lost_cities, not on {network.game.name}")
+        raise ValueError(
+            f"--checkpoint={path}: must be a run on lost_cities, not on {network.game.name}; "
+            "e.g. --checkpoint=runs/my-run"
+        )
     spec = policy_lib.PolicySpec("advantage", settings.traversal.fallback)
     critic = None
     if "value" in restored.tree:

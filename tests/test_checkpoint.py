@@ -245,12 +245,16 @@ class TestPolicies:
     @pytest.mark.parametrize("name", ["", "elsewhere", "policies/2", "policies/x"])
     def test_anything_else_is_refused(self, run, name):
         path = run / name if name else run / "policies" / "1" / "tree"
-        with pytest.raises(ValueError, match="must be a run directory or one of its policies"):
+        with pytest.raises(
+            ValueError, match=r"^--checkpoint=.*: must be a run directory or one of"
+        ):
             checkpoint.restore_policies(path, report=unexpected)
 
 
 def test_run_without_policies_yet_is_told_so(tmp_path):
     with checkpoint.CheckpointStore(tmp_path / "policies"):
         pass
-    with pytest.raises(ValueError, match=r"holds no policies yet, .* coorl_jax.train --workdir="):
+    with pytest.raises(
+        ValueError, match=r"^--checkpoint=.*: holds no policies yet, .* coorl_jax.train --workdir="
+    ):
         checkpoint.restore_policies(tmp_path, report=print)

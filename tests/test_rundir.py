@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -104,12 +105,26 @@ def test_file_is_refused(tmp_path):
             rundir.open_run(path, SETTINGS)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"seed": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
 def test_damaged_configuration_is_refused_untouched(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=r"config\.json: must be the configuration that a run"):
         rundir.open_run(tmp_path, SETTINGS)
+    assert contents(tmp_path) == before
+
+
+def test_configuration_of_another_version_is_refused_untouched(tmp_path):
+    values = config.to_dict(SETTINGS)
+    del values["traversal"]["alternating"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"^--workdir=.*: was written by another v") as error:
+        rundir.open_run(tmp_path, SETTINGS)
+    assert str(error.value).endswith(
+        "(config.traversal.alternating: missing from the configuration); use the version that "
+        "wrote it, or start a new run"
+    )
     assert contents(tmp_path) == before
 
 

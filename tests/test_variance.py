@@ -189,7 +189,7 @@ def test_decisions_are_of_every_third_and_have_a_choice(policy):
 
 def test_too_few_rounds_are_a_mistake():
     game = LostCities(colors=1, ranks=3, wagers=0, hand_size=1, max_discard_draws=0)
-    with pytest.raises(ValueError, match=r"^states=40: 80 rounds have only \d+ different decis"):
+    with pytest.raises(ValueError, match=r"^--states=40: 80 rounds have only .* fewer, e\.g\. 10$"):
         collect(game, new_policy(game), 40, jax.random.key(0))
 
 
@@ -302,13 +302,32 @@ def test_table_without_a_value_network(command, runs, monkeypatch):
     ("arguments", "sentence"),
     [
         ([], "--checkpoint: must be given, a run directory"),
-        (["--checkpoint={kuhn}"], "must be a run on lost_cities, not on kuhn_poker"),
-        (["--checkpoint={valued}", "--states=1"], "--states=1: must be at least 2"),
-        (["--checkpoint={valued}", "--samples=2"], "--samples=2: must be at least 16"),
+        (
+            ["--checkpoint={kuhn}"],
+            "--checkpoint={kuhn}: must be a run on lost_cities, not on kuhn_poker; e.g. --checkp",
+        ),
+        (["--checkpoint=nowhere"], "--checkpoint=nowhere: must be a run directory or one of"),
+        (["--checkpoint={valued}", "--states=1"], "--states=1: must be at least 2; e.g. 64"),
+        (
+            ["--checkpoint={valued}", "--samples=2"],
+            "--samples=2: must be at least 16; e.g. 256",
+        ),
         (["--checkpoint={valued}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
     ],
 )
 def test_mistakes_are_one_sentence(command, runs, arguments, sentence):
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         command(*(argument.format(**runs) for argument in arguments))
-    assert sentence in str(error.value)
+    assert str(error.value).startswith(sentence.format(**runs))
+
+
+def test_policies_of_another_version_are_told_from_damaged_ones(command, tmp_path):
+    values = config.to_dict(config.from_config_dict(kuhn.get_config()))
+    del values["traversal"]["alternating"]
+    with CheckpointStore(tmp_path / "policies") as store:
+        store.save(1, {"current": (jnp.zeros(2),)}, {"config": values})
+    with pytest.raises(ValueError, match=r"traversal\.alternating: missing") as error:
+        command(f"--checkpoint={tmp_path}")
+    assert str(error.value).startswith(
+        f"--checkpoint={tmp_path}: was written by another version of coorl_jax"
+    )

@@ -98,8 +98,8 @@ def collect(game: LostCities, policy: Policy, states: int, key: jax.Array) -> De
                 places.append((third, int(number)))
         if len(places) < wanted:
             raise ValueError(
-                f"states={states}: {2 * states} rounds have only {len(places) - third * states} "
-                f"different decisions in the {name} third; e.g. 16"
+                f"--states={states}: {2 * states} rounds have only {len(places) - third * states} "
+                f"different decisions in the {name} third; take fewer, e.g. {max(2, states // 4)}"
             )
     index = tuple(np.array(places).T)
     return Decisions(
