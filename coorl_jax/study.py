@@ -21,12 +21,13 @@ import datetime
 import difflib
 import json
 import math
+import re
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.box
 import rich.console
@@ -38,7 +39,10 @@ from coorl_jax import commandline, studydir
 from coorl_jax import config as config_lib
 from coorl_jax import variants as variants_lib
 from coorl_jax.progress import tell
-from coorl_jax.studydir import Run
+from coorl_jax.studydir import POLICIES, Run
+
+if TYPE_CHECKING:
+    from coorl_jax.games.game import Game
 
 _SECONDS = flags.DEFINE_float("seconds", 120.0, "seconds of training for each variant and seed")
 _DIRECTORY = flags.DEFINE_string(
@@ -56,7 +60,6 @@ _THRESHOLD = flags.DEFINE_float(
 
 # Policies kept for the mixture where the configuration keeps none.
 _MIXTURE_CAPACITY = 2000
-_POLICIES = ("average", "mixture", "current")
 
 
 def main(argv: list[str]) -> None:
@@ -96,35 +99,34 @@ def study(
       The runs of every variant, one for each seed.
 
     Raises:
-      ValueError: for a game that is too large, or a directory where another study is.
+      ValueError: for a game that is too large, a variant that the configuration does not allow, or
+        a directory where another study is.
     """
     # What loads jax is imported where it is used, so that mistakes are answered at once.
     from coorl_jax import plot, runtime
-    from coorl_jax.evaluation import suite
     from coorl_jax.policy import make_network
 
     plot.require()
     runtime.configure(settings.matmul_precision)
-    try:
-        suite.enumerated(make_network(settings).game)
-    except ValueError as error:
-        raise ValueError(
-            f"config.game.name={settings.game.name}: {error}; e.g. --config=configs/leduc.py"
-        ) from error
-
     variants = _all_variants(settings)
+    # All of them, so that none is refused after others were trained.
+    made = {
+        (name, seed): _variant(settings, name, variants[name], seed)
+        for seed in seeds
+        for name in names
+    }
+    _enumerate(make_network(settings).game)
+
     results = directory / studydir.RESULTS
     with studydir.locked(directory):
         studydir.check_same(directory, settings, variants, seconds)
         runs = studydir.finished(directory)
-        wanted = [(name, seed) for seed in seeds for name in names]
-        waiting = [run for run in wanted if run not in runs]
-        if len(waiting) < len(wanted):
-            tell(f"{len(wanted) - len(waiting)} of {len(wanted)} runs were finished before")
+        waiting = [run for run in made if run not in runs]
+        if len(waiting) < len(made):
+            tell(f"{len(made) - len(waiting)} of {len(made)} runs were finished before")
         with _Progress(len(waiting), seconds) as progress:
             for name, seed in waiting:
-                made = _variant(settings, variants[name], seed)
-                runs[name, seed] = _train(made, name, seed, results, progress)
+                runs[name, seed] = _train(made[name, seed], name, seed, results, progress)
                 _draw(directory, settings, _by_variant(runs, names), threshold)
         shown = _by_variant(runs, names)
         if not waiting:
@@ -132,6 +134,23 @@ def study(
     _print_table(shown, threshold)
     tell(f"picture {directory / studydir.PICTURE}, numbers {results}")
     return shown
+
+
+def _enumerate(game: Game) -> None:
+    """Enumerate the game, which NashConv takes; the tree is kept."""
+    from coorl_jax.evaluation import suite
+
+    tell(f"enumerating {game.name}")
+    try:
+        suite.enumerated(game)
+    except ValueError as error:
+        limit = re.search(r"more than ([\d,]+ (?:deals|histories))", str(error))
+        if limit is None:
+            raise
+        raise ValueError(
+            f"config.game.name={game.name}: must have at most {limit[1]} for exact NashConv; "
+            "e.g. --config=configs/leduc.py"
+        ) from error
 
 
 def _train(
@@ -147,7 +166,7 @@ def _train(
             run.append({"variant": name, "seed": seed, **point._asdict()})
             file.write(json.dumps(run[-1]) + "\n")
             file.flush()
-            nash_conv = ", ".join(f"{p} {point.nash_conv[p]:.4g}" for p in _POLICIES)
+            nash_conv = ", ".join(f"{p} {point.nash_conv[p]:.4g}" for p in POLICIES)
             progress.say(
                 f"{name}, seed {seed}: iteration {point.iteration}, {point.seconds:.1f} s, "
                 f"{point.nodes:,} nodes; NashConv {nash_conv}; {progress.time_left()} left"
@@ -187,8 +206,9 @@ class _Progress:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, run: str) -> None:
-        """Take note that a run begins."""
+        """Tell that a run begins."""
         self._bar.update(self._task, description=f"{self._done + 1}/{self._runs} {run}")
+        self.say(f"{run}: compiling")
 
     def iteration(self, trained: float) -> None:
         """Take note that the present run has trained for so many seconds."""
@@ -214,20 +234,23 @@ def _all_variants(settings: config_lib.Settings) -> variants_lib.Variants:
 
 
 def _variant(
-    settings: config_lib.Settings, overrides: Mapping[str, Any], seed: int
+    settings: config_lib.Settings, name: str, overrides: Mapping[str, Any], seed: int
 ) -> config_lib.Settings:
     """Return the settings of a variant with a seed, and with a mixture to be measured."""
     capacity = settings.mixture.capacity or _MIXTURE_CAPACITY
-    return config_lib.override(settings, {"mixture.capacity": capacity, **overrides, "seed": seed})
+    overrides = {"mixture.capacity": capacity, **overrides, "seed": seed}
+    return variants_lib.apply(settings, name, overrides)
 
 
 def _parse_seeds(words: Sequence[str]) -> list[int]:
-    if not words or len(set(words)) < len(words) or not all(w.isdecimal() for w in words):
+    seeds = [int(word) for word in words if word.isdecimal()]
+    # 0 and 00 are one seed.
+    if not words or len(set(seeds)) < len(words):
         raise ValueError(
             f"--seeds={','.join(words)}: must be different integers from 0, separated by commas; "
             "e.g. 0,1"
         )
-    return [config_lib.check_value("seed", int(word)) for word in words]
+    return [config_lib.check_value("seed", seed) for seed in seeds]
 
 
 def _parse_variants(settings: config_lib.Settings, words: Sequence[str] | None) -> list[str]:
@@ -293,7 +316,7 @@ def _print_table(shown: Mapping[str, Sequence[Run]], threshold: float | None) ->
     box = rich.box.SIMPLE if console.is_terminal else rich.box.MARKDOWN
     table = rich.table.Table(box=box)
     table.add_column("variant")
-    headings = ["seeds", "iterations", "nodes", "nodes/s", *(f"NashConv {p}" for p in _POLICIES)]
+    headings = ["seeds", "iterations", "nodes", "nodes/s", *(f"NashConv {p}" for p in POLICIES)]
     headings += ["compilation s", *([f"s to {threshold:g}"] if threshold else [])]
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -304,7 +327,7 @@ def _print_table(shown: Mapping[str, Sequence[Run]], threshold: float | None) ->
             f"{statistics.mean(end['iteration'] for end in ends):,.0f}",
             f"{statistics.mean(end['nodes'] for end in ends):,.0f}",
             f"{statistics.mean(end['nodes'] / end['seconds'] for end in ends):,.0f}",
-            *(_mean([end["nash_conv"][policy] for end in ends]) for policy in _POLICIES),
+            *(_mean([end["nash_conv"][policy] for end in ends]) for policy in POLICIES),
             f"{statistics.mean(end['compile_seconds'] for end in ends):.1f}",
         ]
         if threshold:

@@ -5,6 +5,7 @@ A variant is other values of some fields, by dotted name, as `config.override` t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from coorl_jax import config as config_lib
@@ -80,11 +81,32 @@ def alternatives(settings: Settings) -> Variants:
     return {name: external | change for name, change in changes.items()}
 
 
+def apply(settings: Settings, name: str, overrides: Mapping[str, Any]) -> Settings:
+    """Return the settings of a variant.
+
+    Args:
+      settings: what it is a variant of.
+      name: of the variant.
+      overrides: its values, by dotted name.
+
+    Raises:
+      ConfigError: naming the variant, when its values do not go with the others.
+    """
+    try:
+        return config_lib.override(settings, overrides)
+    except config_lib.ConfigError as error:
+        raise config_lib.ConfigError(f"variant {name}: {error}") from error
+
+
 def distinct(settings: Settings, variants: Variants) -> list[str]:
-    """Return the names of the variants without those that are an earlier one once more."""
+    """Return the names of the variants without those that are an earlier one once more.
+
+    Raises:
+      ConfigError: as `apply`.
+    """
     made: dict[Settings, str] = {}
     for name, overrides in variants.items():
-        made.setdefault(config_lib.override(settings, overrides), name)
+        made.setdefault(apply(settings, name, overrides), name)
     return list(made.values())
 
 

@@ -17,6 +17,8 @@ import pytest
 from configs import default, kuhn, leduc, mini_lost_cities
 from coorl_jax import config, plot, runtime, study, studydir, variants
 from coorl_jax.evaluation import learning_curve as curves
+from coorl_jax.evaluation import suite
+from coorl_jax.games import registry, tree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = {
@@ -262,9 +264,92 @@ class TestStudy:
         with pytest.raises(ValueError, match=r"with variant critic \{'a': 'b'"):
             go(settings(), 2.0)
         file.write_text("{}")
-        with pytest.raises(ValueError, match=r"study\.json: must be what a study wrote there"):
+        with pytest.raises(ValueError, match=r"study\.json: must be .* remove the directory, or"):
             go(settings(), 2.0)
         assert (tmp_path / "results.jsonl").read_text() == before
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda saved: saved | {"variants": []}, r"variants missing, or of another kind"),
+            (lambda saved: saved | {"seconds": "2"}, r"seconds missing, or of another kind"),
+            (lambda saved: [saved], r"seconds missing, or of another kind"),
+            (lambda saved: saved | {"config": {"seed": 1}}, r"config\.\w+: missing from the conf"),
+        ],
+    )
+    def test_a_damaged_record_is_one_sentence(self, tmp_path, change, reason):
+        studydir.check_same(tmp_path, settings(), {}, 2.0)
+        file = tmp_path / "study.json"
+        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+        before = file.read_text()
+        sentence = rf"^{file}: must be what [^;]* \({reason}[^;]*\); remove the directory, or give"
+        with pytest.raises(ValueError, match=sentence):
+            studydir.check_same(tmp_path, settings(), {}, 2.0)
+        assert file.read_text() == before
+
+    @pytest.mark.parametrize(
+        ("number", "change", "reason"),
+        [
+            (1, {"nash_conv": 5}, r"nash_conv\.average is missing: must be a number"),
+            (2, {"nash_conv": {"average": "1"}}, r"nash_conv\.average='1': must be a number"),
+            (1, {"seed": []}, r"seed=\[\]: must be an integer from 0"),
+            (1, {"variant": {}}, r"variant=\{\}: must be a word"),
+            (2, {"iteration": 1}, r"iteration=1: must be a later one than before"),
+            (3, {"seconds": 0}, r"seconds=0: must be a finite number above 0"),
+            (3, {"finished": 1}, r"finished=1: must be one of True, False"),
+        ],
+    )
+    def test_damaged_results_are_one_sentence(self, tmp_path, number, change, reason):
+        lines = points((1, 2, 3), (0.8, 0.4, 0.2))
+        lines[number - 1] |= change
+        file = tmp_path / "results.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        before = file.read_text()
+        with pytest.raises(
+            ValueError, match=rf"^{file}:{number}: {reason}.*; remove the directory"
+        ):
+            studydir.finished(tmp_path)
+        assert file.read_text() == before
+
+    def test_training_may_start_with_no_time_but_compilation(self, tmp_path):
+        lines = points((1, 2, 3), (0.8, 0.4, 0.2))
+        lines[0]["seconds"] = 0.0
+        (tmp_path / "results.jsonl").write_text("".join(json.dumps(n) + "\n" for n in lines))
+        assert studydir.finished(tmp_path) == {("external", 0): lines}
+
+    def test_a_directory_that_takes_no_files_is_refused_by_its_flag(self):
+        with (
+            pytest.raises(ValueError, match=r"^--directory=/proc: must be a directory that can be"),
+            studydir.locked(pathlib.Path("/proc")),
+        ):
+            pass
+
+    def test_it_tells_what_it_does_before_the_first_point(self, canned, tmp_path, capsys):
+        study.study(settings(), tmp_path, ["external", "critic"], seeds=[0], seconds=2.0)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "enumerating kuhn_poker"
+        for name in ("external", "critic"):
+            first, second, *_ = (line for line in lines if line.startswith(f"{name}, seed 0: "))
+            assert first == f"{name}, seed 0: compiling"
+            assert second.startswith(f"{name}, seed 0: iteration 1, ")
+
+    def test_variants_are_checked_before_any_is_trained(self, canned, tmp_path):
+        made = settings(**{"traversal.scheme": "critic", "traversal.exploration": 0.0})
+        sentence = r"^variant outcome: config\.traversal\.exploration=0\.0: must be above 0 with "
+        with pytest.raises(ValueError, match=sentence):
+            study.study(made, tmp_path, ["critic", "outcome"], seeds=[0], seconds=2.0)
+        with pytest.raises(ValueError, match=r"^variant external: config\.traversal\.exploration"):
+            study._parse_variants(made, None)
+        assert not canned
+
+    def test_a_game_with_too_many_histories_is_refused_by_their_number(self, monkeypatch):
+        def enumerated(game):
+            return tree.enumerate_game(game, max_histories=50)
+
+        monkeypatch.setattr(suite, "enumerated", enumerated)
+        sentence = r"^config\.game\.name=kuhn_poker: must have at most 50 histories for exact Nash"
+        with pytest.raises(ValueError, match=sentence):
+            study._enumerate(registry.make("kuhn_poker", {}))
 
     def test_two_studies_do_not_share_a_directory(self, canned, tmp_path):
         with (
@@ -336,9 +421,15 @@ def run(*arguments, cwd):
     [
         (["--variants=external,critics"], "--variants=critics: must be among external, robust"),
         (["--variants=critic,critic"], "--variants=critic,critic: must be different names"),
+        (["--seeds=0,00"], "--seeds=0,00: must be different integers from 0"),
         (["--seeds=0,x"], "--seeds=0,x: must be different integers from 0"),
         (["--seconds=0"], "--seconds=0: must be a finite number above 0"),
-        (["--config=configs/default.py:smoke"], "config.game.name=lost_cities: "),
+        (
+            ["--config=configs/default.py:smoke"],
+            "config.game.name=lost_cities: must have at most 50,000 deals for exact NashConv; e.g. "
+            "--config=configs/leduc.py",
+        ),
+        (["--config=configs/default.py:smoke", "--config.game.hand_size=40"], "config.game.hand_"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments, sentence, tmp_path):
