@@ -22,23 +22,20 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import agents, checkpoint, commandline, rundir, runtime
+from coorl_jax import agent_flags, agents, checkpoint, commandline, rundir, runtime
 from coorl_jax import policy as policy_lib
+from coorl_jax.agent_flags import CHECKPOINT, JSON, SEED
 from coorl_jax.evaluation import suite
 from coorl_jax.evaluation.match import MatchResult
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities, records
 
-_CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "run directory, or one of its policies, e.g. runs/my-run/policies/20"
-)
+flags.adopt_module_key_flags(agent_flags)
 _PAIRS = flags.DEFINE_integer("pairs", 2000, "deals per match, each played twice")
 _OPPONENTS = flags.DEFINE_list(
     "opponents", None, "opponents, e.g. random,discard_only; if not given, all that play the game"
 )
 _POLICIES = flags.DEFINE_list("policies", "current,average", "policies of the agent; mixture, too")
-_SEED = flags.DEFINE_integer("seed", 0, "seed of decks and action noise")
-_JSON = flags.DEFINE_boolean("json", False, "print one JSON object a match")
 _RECORD = flags.DEFINE_string(
     "record", None, "file to write all rounds to, in the order of the table; e.g. games.jsonl.gz"
 )
@@ -47,7 +44,7 @@ _RECORD = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Evaluate by the flags."""
     del argv
-    if _CHECKPOINT.value is None:
+    if CHECKPOINT.value is None:
         raise ValueError(
             "--checkpoint: must be given, a run directory or one of its policies; "
             "e.g. --checkpoint=runs/my-run"
@@ -56,8 +53,8 @@ def main(argv: list[str]) -> None:
         raise ValueError(
             f"--pairs={_PAIRS.value}: must be at least 2 for a standard error; e.g. 2000"
         )
-    if not 0 <= _SEED.value < 2**32:
-        raise ValueError(f"--seed={_SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
+    if not 0 <= SEED.value < 2**32:
+        raise ValueError(f"--seed={SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
     for flag, names in (("policies", _POLICIES.value), ("opponents", _OPPONENTS.value)):
         if names is not None and (not names or len(set(names)) < len(names)):
@@ -65,7 +62,7 @@ def main(argv: list[str]) -> None:
                 f"--{flag}={','.join(names)}: must be different names, separated by commas, and at "
                 f"least one; e.g. {'average' if flag == 'policies' else 'random'}"
             )
-    game, policies, iteration = load(Path(_CHECKPOINT.value))
+    game, policies, iteration = load(Path(CHECKPOINT.value))
     for name in _POLICIES.value:
         if name not in policies:
             raise ValueError(
@@ -86,20 +83,20 @@ def main(argv: list[str]) -> None:
         {name: policies[name] for name in _POLICIES.value},
         opponents,
         _PAIRS.value,
-        _SEED.value,
+        SEED.value,
         record=record is not None,
     )
     rows, played = [], []
     waiting = rich.console.Console(stderr=True)
-    if not _JSON.value:
+    if not JSON.value:
         print(f"policies of iteration {iteration}", flush=True)
     with waiting.status("compiling and playing the first match"):
         for row, result in results:
             rows.append({"iteration": iteration} | row)
             played.append(result)
-            if _JSON.value:
+            if JSON.value:
                 print(json.dumps(rows[-1]), flush=True)
-    if not _JSON.value:
+    if not JSON.value:
         _print_table(rows)
     if record is not None and isinstance(game, LostCities):
         write_rounds(record, game, rows, played)

@@ -29,8 +29,9 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import checkpoint, commandline, rundir, runtime
+from coorl_jax import agent_flags, checkpoint, commandline, rundir, runtime
 from coorl_jax import policy as policy_lib
+from coorl_jax.agent_flags import CHECKPOINT, JSON, SEED
 from coorl_jax.cfr import reservoir, samples
 from coorl_jax.cfr.machine import Critic as ValueCritic
 from coorl_jax.cfr.machine import Memories, Statistics, TraversalSpec
@@ -40,15 +41,11 @@ from coorl_jax.evaluation.resumed import THIRDS, Decisions, ResumedLostCities, c
 from coorl_jax.games.game import NUM_PLAYERS, Game
 from coorl_jax.games.lost_cities import LostCities
 
-_CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "run directory, or one of its policies, e.g. runs/my-run/policies/20"
-)
+flags.adopt_module_key_flags(agent_flags)
 _STATES = flags.DEFINE_integer("states", 64, "decisions of each third of a round")
 _SAMPLES = flags.DEFINE_integer(
     "samples", 256, "samples of each decision and scheme, on average, at least"
 )
-_SEED = flags.DEFINE_integer("seed", 0, "seed of the rounds and of the samples")
-_JSON = flags.DEFINE_boolean("json", False, "print one JSON object a line of the table")
 
 _EXPLORATION = 0.1
 _TRAVERSALS = 1024  # a call of the machine, at a decision
@@ -110,7 +107,7 @@ class Moments(NamedTuple):
 def main(argv: list[str]) -> None:
     """Measure by the flags."""
     del argv
-    if _CHECKPOINT.value is None:
+    if CHECKPOINT.value is None:
         raise ValueError(
             "--checkpoint: must be given, a run directory or one of its policies; "
             "e.g. --checkpoint=runs/my-run"
@@ -120,19 +117,19 @@ def main(argv: list[str]) -> None:
             raise ValueError(
                 f"--{flag.name}={flag.value}: must be at least {least}; e.g. {flag.default}"
             )
-    if not 0 <= _SEED.value < 2**32:
-        raise ValueError(f"--seed={_SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
+    if not 0 <= SEED.value < 2**32:
+        raise ValueError(f"--seed={SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
-    subject = load(Path(_CHECKPOINT.value))
-    if not _JSON.value:
+    subject = load(Path(CHECKPOINT.value))
+    if not JSON.value:
         print(f"policy of iteration {subject.iteration}, points", flush=True)
     rows = []
     with rich.console.Console(stderr=True).status("compiling and sampling"):
-        for row in measure(subject, _STATES.value, _SAMPLES.value, _SEED.value):
+        for row in measure(subject, _STATES.value, _SAMPLES.value, SEED.value):
             rows.append(row)
-            if _JSON.value:
+            if JSON.value:
                 print(json.dumps({"iteration": subject.iteration} | row), flush=True)
-    if not _JSON.value:
+    if not JSON.value:
         _print_table(rows)
 
 
