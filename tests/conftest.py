@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -20,3 +23,18 @@ hypothesis.settings.register_profile(
     print_blob=True,
 )
 hypothesis.settings.load_profile("coorl_jax")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _release_programs():
+    """Let go of a module's compiled programs when its tests are over.
+
+    Every one takes a few memory maps, of which Linux grants a process 65,530; beyond that XLA dies
+    of a segmentation fault while it compiles.
+    """
+    yield
+    machine_runs = sys.modules.get("machine_runs")
+    if machine_runs is not None:
+        machine_runs.forget()
+    jax.clear_caches()
+    gc.collect()

@@ -193,6 +193,12 @@ def run_once(
 run_machine = functools.cache(run_once)
 
 
+def forget() -> None:
+    """Drop all compiled programs and results."""
+    _programs.clear()
+    run_machine.cache_clear()
+
+
 def assert_same_samples(left: Samples, right: Samples, rtol: float, atol: float) -> None:
     """Check that two multisets of samples are equal: targets nearly, everything else exactly."""
     assert len(left.packed) == len(right.packed)
