@@ -22,15 +22,15 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import agent_flags, agents, checkpoint, commandline, rundir, runtime
+from coorl_jax import agents, commandline, runtime, trained_agent
 from coorl_jax import policy as policy_lib
-from coorl_jax.agent_flags import CHECKPOINT, JSON, SEED
 from coorl_jax.evaluation import suite
 from coorl_jax.evaluation.match import MatchResult
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities, records
+from coorl_jax.trained_agent import JSON, SEED
 
-flags.adopt_module_key_flags(agent_flags)
+flags.adopt_module_key_flags(trained_agent)
 _PAIRS = flags.DEFINE_integer("pairs", 2000, "deals per match, each played twice")
 _OPPONENTS = flags.DEFINE_list(
     "opponents", None, "opponents, e.g. random,discard_only; if not given, all that play the game"
@@ -44,17 +44,11 @@ _RECORD = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Evaluate by the flags."""
     del argv
-    if CHECKPOINT.value is None:
-        raise ValueError(
-            "--checkpoint: must be given, a run directory or one of its policies; "
-            "e.g. --checkpoint=runs/my-run"
-        )
+    path = trained_agent.checked_path()
     if _PAIRS.value < 2:
         raise ValueError(
             f"--pairs={_PAIRS.value}: must be at least 2 for a standard error; e.g. 2000"
         )
-    if not 0 <= SEED.value < 2**32:
-        raise ValueError(f"--seed={SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
     for flag, names in (("policies", _POLICIES.value), ("opponents", _OPPONENTS.value)):
         if names is not None and (not names or len(set(names)) < len(names)):
@@ -62,7 +56,7 @@ def main(argv: list[str]) -> None:
                 f"--{flag}={','.join(names)}: must be different names, separated by commas, and at "
                 f"least one; e.g. {'average' if flag == 'policies' else 'random'}"
             )
-    game, policies, iteration = load(Path(CHECKPOINT.value))
+    game, policies, iteration = load(path)
     for name in _POLICIES.value:
         if name not in policies:
             raise ValueError(
@@ -115,9 +109,7 @@ def load(path: Path) -> tuple[Game, dict[str, policy_lib.AnyPolicy], int]:
       ValueError: where there are none that are whole, or another version of the package saved
         them.
     """
-    restored = checkpoint.restore_policies(path, report=lambda text: print(text, file=sys.stderr))
-    settings = rundir.parse_settings(restored.extra["config"], f"--checkpoint={path}")
-    runtime.configure(settings.matmul_precision)
+    settings, restored = trained_agent.restore(path)
     network = policy_lib.make_network(settings)
     policies = policy_lib.make_policies(settings, network, restored.tree)
     return network.game, policies, restored.step

@@ -29,9 +29,8 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import agent_flags, checkpoint, commandline, rundir, runtime
+from coorl_jax import commandline, runtime, trained_agent
 from coorl_jax import policy as policy_lib
-from coorl_jax.agent_flags import CHECKPOINT, JSON, SEED
 from coorl_jax.cfr import reservoir, samples
 from coorl_jax.cfr.machine import Critic as ValueCritic
 from coorl_jax.cfr.machine import Memories, Statistics, TraversalSpec
@@ -40,8 +39,9 @@ from coorl_jax.cfr.traversal import traverse
 from coorl_jax.evaluation.resumed import THIRDS, Decisions, ResumedLostCities, collect
 from coorl_jax.games.game import NUM_PLAYERS, Game
 from coorl_jax.games.lost_cities import LostCities
+from coorl_jax.trained_agent import JSON, SEED
 
-flags.adopt_module_key_flags(agent_flags)
+flags.adopt_module_key_flags(trained_agent)
 _STATES = flags.DEFINE_integer("states", 64, "decisions of each third of a round")
 _SAMPLES = flags.DEFINE_integer(
     "samples", 256, "samples of each decision and scheme, on average, at least"
@@ -107,20 +107,14 @@ class Moments(NamedTuple):
 def main(argv: list[str]) -> None:
     """Measure by the flags."""
     del argv
-    if CHECKPOINT.value is None:
-        raise ValueError(
-            "--checkpoint: must be given, a run directory or one of its policies; "
-            "e.g. --checkpoint=runs/my-run"
-        )
+    path = trained_agent.checked_path()
     for flag, least in ((_STATES, 2), (_SAMPLES, _FEWEST_SAMPLES)):
         if flag.value < least:
             raise ValueError(
                 f"--{flag.name}={flag.value}: must be at least {least}; e.g. {flag.default}"
             )
-    if not 0 <= SEED.value < 2**32:
-        raise ValueError(f"--seed={SEED.value}: must be an integer from 0 to 2^32 - 1; e.g. 0")
     runtime.configure()
-    subject = load(Path(CHECKPOINT.value))
+    subject = load(path)
     if not JSON.value:
         print(f"policy of iteration {subject.iteration}, points", flush=True)
     rows = []
@@ -143,9 +137,7 @@ def load(path: Path) -> Subject:
       ValueError: where there is none that is whole, another version of the package saved it, or it
         plays another game than Lost Cities.
     """
-    restored = checkpoint.restore_policies(path, report=lambda text: print(text, file=sys.stderr))
-    settings = rundir.parse_settings(restored.extra["config"], f"--checkpoint={path}")
-    runtime.configure(settings.matmul_precision)
+    settings, restored = trained_agent.restore(path)
     network = policy_lib.make_network(settings)
     if not isinstance(network.game, LostCities):
         raise ValueError(

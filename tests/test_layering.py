@@ -46,12 +46,12 @@ FLOORS = {
     "rundir": 7,
     "studydir": 7,
     "commandline": 7,
-    "agent_flags": 7,
-    "train": 8,
-    "evaluate": 8,
-    "variance": 8,
-    "replay": 8,
-    "study": 8,
+    "trained_agent": 8,
+    "train": 9,
+    "evaluate": 9,
+    "variance": 9,
+    "replay": 9,
+    "study": 9,
 }
 
 # Libraries that one module wraps for all others.
