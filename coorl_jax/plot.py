@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,12 +51,10 @@ def require() -> None:
     Raises:
       ValueError: when matplotlib is not installed.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("matplotlib") is None:
         raise ValueError(
             "matplotlib: not installed, needed to draw; e.g. pip install 'coorl-jax[plots]'"
-        ) from None
+        )
 
 
 def curve(runs: Sequence[Sequence[Mapping[str, Any]]], policy: str) -> Curve:
