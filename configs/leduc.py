@@ -33,8 +33,8 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     # For schemes that sample the traverser's actions.
     config.traversal.exploration = 0.4
     config.traversal.traversals = 1024
-    # One player's advantages at a time, against what the other has just learnt: twice as fast
-    # as both at once, or more.
+    # One player's advantages at a time, against what the other has just learnt: this gains more
+    # than anything else here (docs/algorithm.md).
     config.traversal.alternating = True
     config.network.per_player = True
     config.traversal.lanes = 256
