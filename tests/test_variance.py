@@ -319,15 +319,3 @@ def test_mistakes_are_one_sentence(command, runs, arguments, sentence):
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         command(*(argument.format(**runs) for argument in arguments))
     assert str(error.value).startswith(sentence.format(**runs))
-
-
-def test_policies_of_another_version_are_told_from_damaged_ones(command, tmp_path):
-    values = config.to_dict(config.from_config_dict(kuhn.get_config()))
-    del values["traversal"]["alternating"]
-    with CheckpointStore(tmp_path / "policies") as store:
-        store.save(1, {"current": (jnp.zeros(2),)}, {"config": values})
-    with pytest.raises(ValueError, match=r"traversal\.alternating: missing") as error:
-        command(f"--checkpoint={tmp_path}")
-    assert str(error.value).startswith(
-        f"--checkpoint={tmp_path}: was written by another version of coorl_jax"
-    )
