@@ -2,9 +2,9 @@
 
     python -m coorl_jax.train --config=configs/leduc.py
 
-The average policy's NashConv, what both players together could gain by best responses, falls to 0.3
-antes within a hundred iterations, to 0.1 within four hundred and to 0.05 at the end (random play:
-4.75; three seeds in docs/strength.md). The whole takes 5 to 12 minutes on two CPU cores.
+The average policy's NashConv, what both players together could gain by best responses, is about
+0.3 antes after a hundred iterations, 0.1 after four hundred and 0.05 at the end (random play: 4.75;
+three seeds in docs/strength.md). The whole took 12 to 18 minutes on two busy CPU cores.
 """
 
 import ml_collections
