@@ -130,8 +130,8 @@ def write_rounds(
     records.write_games(
         path,
         game,
-        decks=np.concatenate([np.repeat(match.starts.deck, 2, axis=0) for match in played]),
-        actions=np.concatenate([np.concatenate(match.actions) for match in played]),
+        decks=np.concatenate([np.repeat(match.recording.starts.deck, 2, axis=0) for match in played]),
+        actions=np.concatenate([np.concatenate(match.recording.actions) for match in played]),
         lengths=np.concatenate([np.ravel(match.decisions) for match in played]),
         players=[
             seats

@@ -56,22 +56,47 @@ class NetworkPolicy:
     network: Network = dataclasses.field(metadata={"static": True})
     spec: PolicySpec = dataclasses.field(metadata={"static": True})
     params: tuple[Params, ...]  # one tree for both seats, or one for each
+    temperature: float = dataclasses.field(default=1.0, metadata={"static": True})
 
     def action_probabilities(self, packed: jax.Array, legal: jax.Array) -> jax.Array:
-        """Return the probabilities of the legal actions.
+        """Return float32[B, A] for uint8[B, P] and bool[B, A], see `decide`."""
+        return self.decide(packed, legal)[0]
+
+    def decide(self, packed: jax.Array, legal: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return what to play, and where regret matching had nothing to go by.
 
         Args:
           packed: uint8[B, P].
           legal: bool[B, A].
 
         Returns:
-          float32[B, A], zero on illegal actions.
+          Probabilities float32[B, A], zero on illegal actions; and bool[B], where no advantage was
+          positive, never so for "strategy".
         """
-        player = jax.vmap(self.network.game.seat)(packed)
-        outputs = apply_per_player(self.network, self.params, packed, player)
+        outputs = self._outputs(packed)
         if self.spec.kind == "advantage":
-            return regret_matching(outputs, legal, self.spec.fallback)[0]
-        return jax.nn.softmax(mask_illegal(outputs, legal), axis=-1) * legal
+            probabilities, fallback = regret_matching(outputs, legal, self.spec.fallback)
+        else:
+            probabilities = jax.nn.softmax(mask_illegal(outputs, legal), axis=-1) * legal
+            fallback = jnp.zeros(legal.shape[0], jnp.bool_)
+        return tempered(probabilities, self.temperature), fallback
+
+    def _outputs(self, packed: jax.Array) -> jax.Array:
+        """Return the network's outputs, float32[B, A]."""
+        seat = jax.vmap(self.network.game.seat)(packed)
+        if len(self.params) == 1:
+            return self.network.apply(self.params[0], packed)
+
+        def of_one_seat() -> jax.Array:
+            params = jax.tree.map(lambda *leaves: jnp.where(seat[0] == 0, *leaves), *self.params)
+            return self.network.apply(params, packed)
+
+        # In a match of strict turns all states are of one seat: half the work.
+        return jax.lax.cond(
+            jnp.all(seat == seat[0]),
+            of_one_seat,
+            lambda: apply_per_player(self.network, self.params, packed, seat),
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -87,11 +112,12 @@ class MixturePolicy:
     spec: PolicySpec = dataclasses.field(metadata={"static": True})
     params: tuple[Params, ...]  # one tree for both seats or one for each; leaves [K, ...]
     weights: jax.Array  # float32[K], at least one above 0; members of weight 0 are never drawn
+    temperature: float = dataclasses.field(default=1.0, metadata={"static": True})
 
     def member(self, index: int | jax.Array) -> NetworkPolicy:
         """Return one of the policies, by its number from 0 to K - 1."""
         params = jax.tree.map(lambda leaf: leaf[index], self.params)
-        return NetworkPolicy(self.network, self.spec, params)
+        return NetworkPolicy(self.network, self.spec, params, self.temperature)
 
     def draw(self, key: jax.Array) -> NetworkPolicy:
         """Return the policy of one player for one round; consumes the key."""
@@ -99,6 +125,37 @@ class MixturePolicy:
 
 
 AnyPolicy: TypeAlias = Policy | MixturePolicy
+
+
+def decide(policy: Policy, packed: jax.Array, legal: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return what `NetworkPolicy.decide` does; policies of another kind never fall back."""
+    if isinstance(policy, NetworkPolicy):
+        return policy.decide(packed, legal)
+    return policy.action_probabilities(packed, legal), jnp.zeros(legal.shape[0], jnp.bool_)
+
+
+def tempered(probabilities: jax.Array, temperature: float) -> jax.Array:
+    """Return probabilities to the power 1 / temperature, normalised.
+
+    Args:
+      probabilities: float32[..., A]; where all are zero, so is the result.
+      temperature: 1 leaves them as they are, less makes them greedier; 0 plays the most probable
+        action, the lowest number among equals.
+
+    Returns:
+      float32[..., A], zero where `probabilities` is.
+    """
+    if temperature == 1.0:
+        return probabilities
+    peak = jnp.max(probabilities, axis=-1, keepdims=True)
+    if temperature == 0.0:
+        best = jnp.argmax(probabilities, axis=-1)
+        return jax.nn.one_hot(best, probabilities.shape[-1], dtype=jnp.float32) * (peak > 0)
+    # Relative to the largest, so that no power underflows to all zeros.
+    relative = jnp.where(peak > 0, probabilities / jnp.where(peak > 0, peak, 1.0), 0.0)
+    powers = jnp.where(relative > 0, relative ** (1.0 / temperature), 0.0)
+    total = jnp.sum(powers, axis=-1, keepdims=True)
+    return powers / jnp.where(total > 0, total, 1.0)
 
 
 def make_network(settings: Settings) -> Network:

@@ -13,7 +13,7 @@ from coorl_jax.evaluation.match import play
 from coorl_jax.games.kuhn_poker import BET, PASS, KuhnPoker
 from coorl_jax.games.lost_cities import LostCities
 from coorl_jax.networks import Network, NetworkSpec
-from coorl_jax.policy import MixturePolicy, PolicySpec
+from coorl_jax.policy import MixturePolicy, NetworkPolicy, PolicySpec
 
 SMALL = LostCities(colors=2, ranks=4, wagers=1, hand_size=3, max_discard_draws=2)
 
@@ -137,15 +137,84 @@ def test_equals_rounds_played_one_by_one(game, policy_a, policy_b):
                 result.points[deal, seat], points if seat == 0 else -points, rtol=1e-6
             )
             assert result.decisions[deal, seat] == len(actions)
-            assert result.actions[deal, seat, : len(actions)].tolist() == actions
+            assert result.recording.actions[deal, seat, : len(actions)].tolist() == actions
 
 
 def test_a_policy_against_itself_is_exactly_even():
-    for game, policy in ((SMALL, agents.make("random", SMALL)), (Irregular(), fixed(1, 2, 3))):
+    mixture = mixture_of_kuhn(1.0, -2.0, weights=[0.5, 0.5])
+    for game, policy in (
+        (SMALL, agents.make("random", SMALL)),
+        (Irregular(), fixed(1, 2, 3)),
+        (KuhnPoker(), mixture),
+    ):
         result = play(game, policy, policy, 20, jax.random.key(0))
         np.testing.assert_array_equal(result.points[:, 0], -result.points[:, 1])
         assert np.any(result.points != 0)
         assert result.points_per_round == (0, 0)
+
+
+def test_swapping_the_policies_negates_every_number_exactly(monkeypatch):
+    monkeypatch.setattr(match, "_GROUP", 2)
+    one = mixture_of_kuhn(1.0, -2.0, 0.3, weights=[0.5, 0.2, 0.3])
+    other = mixture_of_kuhn(-1.0, 0.5, weights=[0.5, 0.5])
+    for game, a, b in (
+        (SMALL, agents.make("random", SMALL), agents.make("discard_only", SMALL)),
+        (Irregular(), fixed(0.1, 0.8, 0.1), fixed(0.5, 0.1, 0.4)),
+        (KuhnPoker(), one, other),
+        (KuhnPoker(), one, fixed(0.5, 0.5)),
+    ):
+        there = play(game, a, b, 50, jax.random.key(4), record=True)
+        back = play(game, b, a, 50, jax.random.key(4), record=True)
+        np.testing.assert_array_equal(there.points, -back.points[:, ::-1])
+        np.testing.assert_array_equal(there.decisions, back.decisions[:, ::-1])
+        np.testing.assert_array_equal(there.recording.actions, back.recording.actions[:, ::-1])
+        np.testing.assert_array_equal(
+            there.recording.entropy, back.recording.entropy[:, ::-1, ::-1]
+        )
+        mean, error = there.points_per_round
+        assert back.points_per_round == (-mean, error)
+        assert there.win_rate == back.loss_rate
+        assert there.loss_rate == back.win_rate
+        assert mean != 0
+
+
+def test_entropies_and_fallbacks_are_those_of_each_policys_decisions():
+    unsure, sure = fixed(0.5, 0.5), fixed(*(np.arange(2) == PASS))
+    result = play(KuhnPoker(), unsure, sure, 40, jax.random.key(0), record=True)
+    # The unsure policy decides once in a round, since the other one never bets: log 2 nats.
+    np.testing.assert_allclose(result.recording.entropy[..., 0], np.log(2), rtol=1e-6)
+    assert (result.recording.entropy[..., 1] == 0).all()
+    assert (result.recording.fallbacks == 0).all()
+
+    game = dataclasses.replace(SMALL, max_discard_draws=1)
+    network = Network(game, NetworkSpec("mlp", width=4, depth=1))
+    params = jax.tree.map(jnp.zeros_like, network.init(jax.random.key(0)))
+    lost = NetworkPolicy(network, PolicySpec("advantage"), (params,))
+    result = play(game, agents.make("random", game), lost, 8, jax.random.key(0), record=True)
+    # No advantage of zero is positive. Turns are two decisions long, and of an odd number of turns
+    # the first player has one more: policy b in column 1.
+    turns = result.decisions // 2
+    fallbacks = 2 * np.stack([turns[:, 0] // 2, (turns[:, 1] + 1) // 2], axis=1)
+    np.testing.assert_array_equal(result.recording.fallbacks[..., 1], fallbacks)
+    assert (result.recording.fallbacks[..., 0] == 0).all()
+    assert set(turns.ravel() % 2) == {0, 1}
+
+
+def test_final_states_are_those_that_the_actions_lead_to():
+    policies = agents.make("random", SMALL), agents.make("discard_only", SMALL)
+    recorded = play(SMALL, *policies, 3, jax.random.key(3), record=True).recording
+    for deal in range(3):
+        for column in (0, 1):
+            state = jax.tree.map(lambda leaf, deal=deal: leaf[deal], recorded.starts)
+            for action in recorded.actions[deal, column]:
+                state = SMALL.step(state, jnp.int32(action))
+            jax.tree.map(
+                lambda leaf, final, at=(deal, column): np.testing.assert_array_equal(
+                    leaf, final[at]
+                ),
+                state,
+                recorded.finals,
+            )
 
 
 def test_kuhn_values_by_hand():
@@ -155,7 +224,8 @@ def test_kuhn_values_by_hand():
     result = play(KuhnPoker(), bet, fold, 50, jax.random.key(0))
     assert result.points_per_round == (1, 0)
     assert result.win_rate == (1, 0)
-    assert result.draw_rate == 0
+    assert result.draw_rate == (0, 0)
+    assert result.loss_rate == (0, 0)
     assert result.decisions_per_round == 2.5  # bet, fold; or pass, bet, fold
     assert result.rounds == 100
 
@@ -164,22 +234,19 @@ def test_standard_errors_are_those_of_pairs():
     result = match.MatchResult(
         points=np.array([[10.0, -10.0], [20.0, 0.0], [0.0, 30.0]]),
         decisions=np.full((3, 2), 4),
-        actions=np.zeros((3, 2, 0), int),
-        starts=None,
     )
     mean, error = result.points_per_round
     assert mean == pytest.approx(50 / 6)
     assert error == pytest.approx(np.std([0, 10, 15], ddof=1) / np.sqrt(3))
     assert result.win_rate == (0.5, 0)
-    assert result.draw_rate == pytest.approx(1 / 3)
+    assert result.draw_rate == pytest.approx((1 / 3, 1 / 6))
+    assert result.loss_rate == pytest.approx((1 / 6, 1 / 6))
 
 
 def test_standard_errors_are_those_of_groups_where_pairs_share_a_draw():
     result = match.MatchResult(
         points=np.array([[10.0, -10.0], [20.0, 0.0], [0.0, 30.0], [5.0, 5.0], [1.0, 3.0]]),
         decisions=np.full((5, 2), 4),
-        actions=np.zeros((5, 2, 0), int),
-        starts=None,
         group=2,
     )
     mean, error = result.points_per_round
@@ -195,23 +262,27 @@ def test_each_group_plays_with_a_member_drawn_by_its_weight(monkeypatch):
     fold = fixed(*(np.arange(2) == PASS))
     result = play(KuhnPoker(), mixture, fold, 1600, jax.random.key(1), record=True)
     # A bettor's first action, in either seat, is a bet; policy a is second to move in column 1.
-    bets = np.stack([result.actions[:, 0, 0], result.actions[:, 1, 1]], axis=1) == BET
-    groups = bets.reshape(-1, 4)
+    bets = (
+        np.stack([result.recording.actions[:, 0, 0], result.recording.actions[:, 1, 1]], axis=1)
+        == BET
+    )
+    groups = bets.reshape(-1, 2, 2)  # group, pair, seat
     assert (groups == groups[:, :1]).all()
     share = groups[:, 0].mean()
-    assert share == pytest.approx(0.25, abs=4 * np.sqrt(0.1875 / 800))
+    assert share == pytest.approx(0.25, abs=4 * np.sqrt(0.1875 / 1600))
     assert (result.points[bets] == 1).all()
-    # Passing both ways is worth the card alone, nothing on average over a pair of the same deal.
     mean, error = result.points_per_round
-    assert mean == pytest.approx(share)
-    assert error == pytest.approx(np.sqrt(share * (1 - share) / 799), rel=1e-6)
+    by_group = result.points.reshape(800, 4).mean(axis=1)
+    assert mean == pytest.approx(by_group.mean())
+    assert error == pytest.approx(by_group.std(ddof=1) / np.sqrt(800), rel=1e-6)
 
 
 def test_two_players_draw_from_a_mixture_independently(monkeypatch):
     monkeypatch.setattr(match, "_GROUP", 1)
     mixture = mixture_of_kuhn(ALWAYS, -ALWAYS, weights=[0.5, 0.5])
     result = play(KuhnPoker(), mixture, mixture, 1600, jax.random.key(2), record=True)
-    a_bets, b_bets = result.actions[:, 0, 0] == BET, result.actions[:, 1, 0] == BET
+    # Both decide at least once, and who always bets also calls.
+    a_bets, b_bets = (result.recording.actions[:, 0, n] == BET for n in (0, 1))
     for a in (True, False):
         for b in (True, False):
             share = np.mean((a_bets == a) & (b_bets == b))
@@ -220,20 +291,22 @@ def test_two_players_draw_from_a_mixture_independently(monkeypatch):
 
 def test_a_mixture_plays_like_its_members_in_lockstep(monkeypatch):
     monkeypatch.setattr(match, "_GROUP", 2)
-    monkeypatch.setattr(match, "_CHUNK", 8)
+    monkeypatch.setattr(match, "_LANES", 16)
     mixture = mixture_of_kuhn(2.0, -2.0, weights=[0.5, 0.5])
     other = fixed(0.4, 0.6)
     key = jax.random.key(7)
     found = play(KuhnPoker(), mixture, other, 20, key, record=True)
     members = [play(KuhnPoker(), mixture.member(n), other, 20, key, record=True) for n in (0, 1)]
-    same = np.stack([(found.actions == one.actions).all(axis=(1, 2)) for one in members])
-    by_group = same.reshape(2, 10, 2).all(axis=2)
-    assert by_group.any(axis=0).all()
-    assert not by_group.all(axis=1).any()
-    np.testing.assert_array_equal(found.starts.cards, members[0].starts.cards)
+    same = np.stack(
+        [(found.recording.actions == one.recording.actions).all(axis=2) for one in members]
+    )
+    by_group_and_seat = same.reshape(2, 10, 2, 2).all(axis=2)
+    assert by_group_and_seat.any(axis=0).all()
+    assert not by_group_and_seat.all(axis=(1, 2)).any()
+    np.testing.assert_array_equal(found.recording.starts.cards, members[0].recording.starts.cards)
     assert found.group == 2
     few = play(KuhnPoker(), mixture, other, 10, key, record=True)
-    np.testing.assert_array_equal(few.actions, found.actions[:10])
+    np.testing.assert_array_equal(few.recording.actions, found.recording.actions[:10])
 
 
 def test_nash_conv_of_a_mixture_is_not_that_of_the_mean():
@@ -251,17 +324,21 @@ def test_nash_conv_of_a_mixture_is_not_that_of_the_mean():
     assert found["bet"] == pytest.approx(2 / 3)
 
 
-def test_more_pairs_begin_with_the_same_rounds_and_chunks_do_not_matter(monkeypatch):
+def test_more_pairs_begin_with_the_same_rounds_and_neither_chunks_nor_lanes_matter(monkeypatch):
     policies = agents.make("random", SMALL), agents.make("discard_only", SMALL)
     ten = play(SMALL, *policies, 10, jax.random.key(3), record=True)
     six = play(SMALL, *policies, 6, jax.random.key(3), record=True)
-    monkeypatch.setattr(match, "_CHUNK", 4)
-    chunked = play(SMALL, *policies, 10, jax.random.key(3), record=True)
-    for field in ("points", "decisions", "actions"):
-        np.testing.assert_array_equal(getattr(six, field), getattr(ten, field)[:6])
-        np.testing.assert_array_equal(getattr(chunked, field), getattr(ten, field))
-    np.testing.assert_array_equal(chunked.starts.deck, ten.starts.deck)
-    assert len({tuple(deck) for deck in ten.starts.deck.tolist()}) == 10
+    with monkeypatch.context() as patch:
+        patch.setattr(match, "_CHUNK", 4)
+        chunked = play(SMALL, *policies, 10, jax.random.key(3), record=True)
+    monkeypatch.setattr(match, "_LANES", 4)
+    few_lanes = play(SMALL, *policies, 10, jax.random.key(3), record=True)
+    everything = jax.tree.leaves((ten.points, ten.decisions, vars(ten.recording)))
+    for result, deals in ((six, 6), (chunked, 10), (few_lanes, 10)):
+        found = jax.tree.leaves((result.points, result.decisions, vars(result.recording)))
+        for leaf, expected in zip(found, everything, strict=True):
+            np.testing.assert_array_equal(leaf, expected[:deals])
+    assert len({tuple(deck) for deck in ten.recording.starts.deck.tolist()}) == 10
 
 
 def test_random_loses_to_doing_nothing():
@@ -284,8 +361,8 @@ def test_suite_plays_all_on_the_same_decks_and_depends_on_the_seed():
     policies = {"a": agents.make("random", SMALL), "b": agents.make("discard_only", SMALL)}
 
     def decks(seed):
-        results = suite.matches(SMALL, policies, ["random", "discard_only"], 4, seed)
-        return [result.starts.deck.tolist() for _, result in results]
+        results = suite.matches(SMALL, policies, ["random", "discard_only"], 4, seed, record=True)
+        return [result.recording.starts.deck.tolist() for _, result in results]
 
     first = decks(0)
     assert len(first) == 4

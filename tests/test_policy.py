@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,10 @@ from coorl_jax.policy import (
     MixturePolicy,
     NetworkPolicy,
     PolicySpec,
+    decide,
     make_network,
     make_policies,
+    tempered,
 )
 
 GAME = KuhnPoker()
@@ -50,6 +54,48 @@ def test_each_seat_has_its_own_parameters():
         np.testing.assert_allclose(both[row], own.action_probabilities(PACKED, LEGAL)[row])
         other = NetworkPolicy(NETWORK, spec, (PARAMS[1 - seat],))
         assert not np.allclose(both[row], other.action_probabilities(PACKED, LEGAL)[row])
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_states_of_one_seat_alone_get_the_same_as_among_others(seat):
+    policy = NetworkPolicy(NETWORK, PolicySpec("strategy"), PARAMS)
+    rows = np.flatnonzero(np.asarray(PACKED)[:, 2] == seat)
+    alone = policy.action_probabilities(PACKED[rows], LEGAL[rows])
+    among = policy.action_probabilities(PACKED, LEGAL)[rows]
+    np.testing.assert_allclose(alone, among, rtol=1e-6)
+
+
+def test_policies_tell_where_they_fall_back():
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS[:1])
+    for kind, expected in (("advantage", [True, True, True, False]), ("strategy", [False] * 4)):
+        policy = NetworkPolicy(NETWORK, PolicySpec(kind), zeros)
+        probabilities, fallback = decide(policy, PACKED, LEGAL)
+        assert fallback.tolist() == expected
+        np.testing.assert_array_equal(probabilities, policy.action_probabilities(PACKED, LEGAL))
+
+
+def test_temperature_sharpens_by_powers():
+    probabilities = jnp.array([[0.5, 0.3, 0.2], [0.0, 0.4, 0.6], [0.0, 0.0, 0.0]], jnp.float32)
+    assert tempered(probabilities, 1.0) is probabilities
+    squares = [[25 / 38, 9 / 38, 4 / 38], [0, 4 / 13, 9 / 13], [0, 0, 0]]
+    np.testing.assert_allclose(tempered(probabilities, 0.5), squares, rtol=1e-5)
+    assert tempered(probabilities, 0.0).tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 0]]
+    np.testing.assert_allclose(tempered(probabilities, 1e-4), tempered(probabilities, 0.0))
+    flat = tempered(probabilities, 1e4)
+    np.testing.assert_allclose(flat, [[1 / 3] * 3, [0, 0.5, 0.5], [0] * 3], atol=1e-4)
+
+
+def test_policies_of_a_network_have_a_temperature():
+    for spec in (PolicySpec("strategy"), PolicySpec("advantage")):
+        plain = NetworkPolicy(NETWORK, spec, PARAMS[:1])
+        greedy = NetworkPolicy(NETWORK, spec, PARAMS[:1], temperature=0.0)
+        np.testing.assert_array_equal(
+            greedy.action_probabilities(PACKED, LEGAL),
+            tempered(plain.action_probabilities(PACKED, LEGAL), 0.0),
+        )
+    mixture = dataclasses.replace(mixture_of(spec, [0.5, 0.5]), temperature=0.5)
+    assert mixture.member(1).temperature == 0.5
+    assert mixture.draw(jax.random.key(0)).temperature == 0.5
 
 
 def test_parameters_are_leaves_and_the_rest_is_static():
