@@ -38,7 +38,14 @@ def test_discard_only_plays_a_whole_round_without_an_expedition():
 
 def test_names_are_those_that_play_the_game():
     assert agents.names(KuhnPoker()) == ("random",)
-    assert agents.names(GAME) == ("random", "discard_only")
+    assert agents.names(GAME) == (
+        "random",
+        "discard_only",
+        "heuristic_balanced",
+        "heuristic_aggressive",
+        "heuristic_cautious",
+        "heuristic_noisy",
+    )
     for game in (KuhnPoker(), GAME):
         for name in agents.names(game):
             agents.make(name, game)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from coorl_jax.agents import heuristic
 from coorl_jax.agents.discard_only import DiscardOnly
 from coorl_jax.agents.uniform import Uniform
 from coorl_jax.games.game import Game
@@ -11,7 +13,20 @@ from coorl_jax.games.lost_cities import LostCities
 from coorl_jax.policy import Policy
 
 _ANY_GAME: dict[str, Callable[[], Policy]] = {"random": Uniform}
-_LOST_CITIES: dict[str, Callable[[LostCities], Policy]] = {"discard_only": DiscardOnly}
+_LOST_CITIES: dict[str, Callable[[LostCities], Policy]] = {
+    "discard_only": DiscardOnly,
+    "heuristic_balanced": partial(heuristic.make, style="balanced"),
+    "heuristic_aggressive": partial(heuristic.make, style="aggressive"),
+    "heuristic_cautious": partial(heuristic.make, style="cautious"),
+    "heuristic_noisy": partial(heuristic.make, style="balanced", noise=0.15),
+}
+_ALIASES = {
+    "passive_discard": "discard_only",
+    "safe_heuristic": "heuristic_balanced",
+    "safe_heuristic_loose": "heuristic_aggressive",
+    "safe_heuristic_strict": "heuristic_cautious",
+    "noisy_safe": "heuristic_noisy",
+}
 
 
 def names(game: Game) -> tuple[str, ...]:
@@ -19,19 +34,25 @@ def names(game: Game) -> tuple[str, ...]:
     return (*_ANY_GAME, *(_LOST_CITIES if isinstance(game, LostCities) else ()))
 
 
+def canonical(name: str) -> str:
+    """Return the name of the opponent that an older name stands for; any other name as it is."""
+    return _ALIASES.get(name, name)
+
+
 def make(name: str, game: Game) -> Policy:
-    """Return the opponent of that name for a game.
+    """Return the opponent of that name, or older name, for a game.
 
     Raises:
       ValueError: for an unknown name, or an opponent that does not play this game.
     """
-    if name in _ANY_GAME:
-        return _ANY_GAME[name]()
-    if name not in _LOST_CITIES:
+    known = canonical(name)
+    if known in _ANY_GAME:
+        return _ANY_GAME[known]()
+    if known not in _LOST_CITIES:
         raise ValueError(
             f"opponent {name!r}: must be one of {', '.join([*_ANY_GAME, *_LOST_CITIES])}; "
             "e.g. random"
         )
     if not isinstance(game, LostCities):
         raise ValueError(f"opponent {name!r}: plays lost_cities only, not {game.name}; e.g. random")
-    return _LOST_CITIES[name](game)
+    return _LOST_CITIES[known](game)
