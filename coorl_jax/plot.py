@@ -1,9 +1,10 @@
-"""The picture of a study: NashConv of several runs against nodes and seconds."""
+"""Pictures: a study's NashConv against nodes and seconds, a tournament's points as a heat map."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
 _INK = "#333333"
 _WIDTH, _ROW_HEIGHT = 11.0, 4.4  # inches
 _LABEL_SPACING = 0.052  # between two labels, as a share of the panel's height
+_CELL = 0.72  # side of a heat map's cell, inches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +201,61 @@ def spread(places: np.ndarray, spacing: float) -> np.ndarray:
     result = np.empty(len(places))
     result[order] = np.concatenate([np.full(size, mean) for mean, size in blocks]) + room
     return result
+
+
+def payoff_heat_map(
+    path: Path, names: Sequence[str], payoff: np.ndarray, errors: np.ndarray, decimals: int
+) -> None:
+    """Write a PNG of what each player wins of each other one, with the numbers in its cells.
+
+    Colours follow the square root of the points: between players of about the same strength they
+    still differ when another player loses to all by far.
+
+    Args:
+      path: the file, which is whole or not there.
+      names: of the n players, in the order of rows and columns.
+      payoff: float64[n, n], points per round of row against column.
+      errors: float64[n, n], their standard errors.
+      decimals: digits of the numbers after the point.
+    """
+    from matplotlib.colors import FuncNorm
+    from matplotlib.figure import Figure
+
+    n = len(names)
+    # The map has a fixed size, and the picture grows as the names need it.
+    figure = Figure(figsize=(_CELL * n, _CELL * n), dpi=150)
+    axes = figure.add_axes((0, 0, 1, 1))
+    highest = float(np.max(np.abs(payoff))) or 1.0
+    norm = FuncNorm(
+        (lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda y: np.sign(y) * np.square(y)),
+        vmin=-highest,
+        vmax=highest,
+    )
+    # Of ColorBrewer: diverging, and told apart by the colour-blind.
+    image = axes.imshow(payoff, cmap="RdBu", norm=norm)
+    brightness = image.cmap(norm(payoff))[..., :3] @ np.array([0.299, 0.587, 0.114])
+    for row, column in itertools.permutations(range(n), 2):
+        axes.annotate(
+            f"{payoff[row, column]:+.{decimals}f}\n\N{PLUS-MINUS SIGN}"
+            f"{errors[row, column]:.{decimals}f}",
+            (column, row),
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=_INK if brightness[row, column] > 0.58 else "white",
+        )
+    # Names would not fit above their columns.
+    axes.set_xticks(range(n), [str(number) for number in range(1, n + 1)])
+    axes.set_yticks(range(n), [f"{name}  {number}" for number, name in enumerate(names, start=1)])
+    axes.tick_params(length=0, labeltop=True, labelbottom=False, colors=_INK)
+    axes.spines[:].set_visible(False)
+    scale = figure.add_axes((1 + 0.2 / n, 0, 0.2 / n, 1))
+    figure.colorbar(image, cax=scale).outline.set_visible(False)
+    scale.set_ylabel("points a round of row against column", color=_INK)
+    scale.tick_params(colors=_INK)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.15)
+    temporary.replace(path)
 
 
 def _color(number: int) -> str:

@@ -49,6 +49,7 @@ FLOORS = {
     "trained_agent": 8,
     "train": 9,
     "evaluate": 9,
+    "tournament": 9,
     "variance": 9,
     "replay": 9,
     "study": 9,
