@@ -28,6 +28,8 @@ from coorl_jax.metrics import replace_text
 
 POLICIES = "policies"
 """Name of the directory of policies in a run directory."""
+BEST = "best"
+"""Name of the directory of the best policies so far."""
 
 _CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
@@ -253,12 +255,16 @@ def abstract(tree: Any) -> Any:
     )
 
 
-def restore_policies(path: Path, *, report: Callable[[str], None]) -> Checkpoint:
+def restore_policies(
+    path: Path, *, report: Callable[[str], None], flag: str = "--checkpoint"
+) -> Checkpoint:
     """Read the policies of a run, without its trainer.
 
     Args:
-      path: a run directory, for its latest policies, or one of its steps, RUN/policies/20.
+      path: a run directory, for its latest policies; RUN/best, for the best; or one of the steps
+        below, e.g. RUN/policies/20.
       report: told of damaged steps that are passed over.
+      flag: what the user gave the path as, for messages.
 
     Returns:
       The step is the iteration; the tree has the parameters by policy, "current" and "average";
@@ -267,21 +273,21 @@ def restore_policies(path: Path, *, report: Callable[[str], None]) -> Checkpoint
     Raises:
       ValueError: when there are no such policies, or none is whole.
     """
-    directory = path / POLICIES
+    directory = path if path.name == BEST else path / POLICIES
     if directory.is_dir():
         with CheckpointStore(directory, read_only=True) as store:
             if not store.steps():
                 raise ValueError(
-                    f"--checkpoint={path}: holds no policies yet, since none of its iterations was "
+                    f"{flag}={path}: holds no policies yet, since none of its iterations was "
                     f"completed; go on with python -m coorl_jax.train --workdir={path}"
                 )
             return store.restore_latest(report=report)
-    if path.parent.name == POLICIES and path.name.isdecimal() and path.is_dir():
+    if path.parent.name in (POLICIES, BEST) and path.name.isdecimal() and path.is_dir():
         with CheckpointStore(path.parent, read_only=True) as store:
             return store.restore(int(path.name))
     raise ValueError(
-        f"--checkpoint={path}: must be a run directory or one of its policies; "
-        f"e.g. runs/my-run or runs/my-run/{POLICIES}/20"
+        f"{flag}={path}: must be a run directory or one of its policies; "
+        f"e.g. runs/my-run, runs/my-run/{BEST} or runs/my-run/{POLICIES}/20"
     )
 
 

@@ -1,11 +1,13 @@
-"""Measure how strong an agent is.
+"""Measure how strong trained agents are.
 
     python -m coorl_jax.evaluate --checkpoint=runs/my-run
 
-Plays deals against fixed opponents, each deal twice with seats swapped, and prints points per
-round and win rate with standard errors: for the policy of the current iteration and for the
-average policy, which is the one that learns towards equilibrium. If the run keeps the policies of
-its iterations, --policies=mixture is the average without the error of a network fitted to it.
+Plays deals against opponents, each deal twice with seats swapped, and prints points per round and
+the shares of rounds won, drawn and lost with standard errors: for the policy of the current
+iteration and for the average policy, which is the one that learns towards equilibrium. If the run
+keeps the policies of its iterations, --policy=mixture is the average without the error of a network
+fitted to it. Opponents are the bots that play the game, or any trained agents, given as
+PATH[:POLICY][:greedy|:temperature=T].
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import rich.box
@@ -22,20 +24,37 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import agents, commandline, runtime, trained_agent
-from coorl_jax import policy as policy_lib
+from coorl_jax import (
+    agents,
+    checkpoint_flag,
+    commandline,
+    common_flags,
+    runtime,
+    trained_agent,
+)
+from coorl_jax.common_flags import JSON, SEED
 from coorl_jax.evaluation import suite
 from coorl_jax.evaluation.match import MatchResult
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities, records
-from coorl_jax.trained_agent import JSON, SEED
+from coorl_jax.policy import AnyPolicy
+from coorl_jax.trained_agent import TrainedAgent
 
-flags.adopt_module_key_flags(trained_agent)
-_PAIRS = flags.DEFINE_integer("pairs", 2000, "deals per match, each played twice")
+flags.adopt_module_key_flags(checkpoint_flag)
+flags.adopt_module_key_flags(common_flags)
+_ROUNDS = flags.DEFINE_integer("rounds", 4000, "rounds of a match, two for every deal")
 _OPPONENTS = flags.DEFINE_list(
-    "opponents", None, "opponents, e.g. random,discard_only; if not given, all that play the game"
+    "opponents",
+    None,
+    "bots or trained agents, e.g. random,runs/other:average; if not given, all bots of the game",
 )
-_POLICIES = flags.DEFINE_list("policies", "current,average", "policies of the agent; mixture, too")
+_POLICY = flags.DEFINE_list("policy", "current,average", "policies of the agents; mixture, too")
+_TEMPERATURE = flags.DEFINE_float(
+    "temperature", 1.0, "of the policies: 1 as learnt, less is greedier, 0 takes the likeliest"
+)
+_DIAGNOSTICS = flags.DEFINE_enum(
+    "diagnostics", "light", get_args(suite.Diagnostics), "full also tells how they play"
+)
 _RECORD = flags.DEFINE_string(
     "record", None, "file to write all rounds to, in the order of the table; e.g. games.jsonl.gz"
 )
@@ -44,75 +63,77 @@ _RECORD = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
     """Evaluate by the flags."""
     del argv
-    path = trained_agent.checked_path()
-    if _PAIRS.value < 2:
+    paths = checkpoint_flag.checked_paths()
+    common_flags.check_seed()
+    pairs = common_flags.check_rounds(_ROUNDS.value)
+    if not 0.0 <= _TEMPERATURE.value <= 1e6:
+        raise ValueError(f"--temperature={_TEMPERATURE.value}: must be from 0 to 1e6; e.g. 0.5")
+    if not _POLICY.value or len(set(_POLICY.value)) < len(_POLICY.value):
         raise ValueError(
-            f"--pairs={_PAIRS.value}: must be at least 2 for a standard error; e.g. 2000"
+            f"--policy={','.join(_POLICY.value)}: must be different names, separated by commas, "
+            "and at least one; e.g. average"
         )
     runtime.configure()
-    for flag, names in (("policies", _POLICIES.value), ("opponents", _OPPONENTS.value)):
-        if names is not None and (not names or len(set(names)) < len(names)):
+    loaded = [trained_agent.load(path) for path in paths]
+    for agent in loaded[1:]:
+        if agent.game != loaded[0].game:
             raise ValueError(
-                f"--{flag}={','.join(names)}: must be different names, separated by commas, and at "
-                f"least one; e.g. {'average' if flag == 'policies' else 'random'}"
+                f"--checkpoint={agent.path}: must play the same game by the same rules as "
+                f"{paths[0]}, {loaded[0].game}, but plays {agent.game}"
             )
-    game, policies, iteration = load(path)
-    for name in _POLICIES.value:
-        if name not in policies:
-            raise ValueError(
-                f"--policies={name}: must be among {', '.join(policies)}; e.g. average"
-            )
+    game = loaded[0].game
+    policies = {
+        name: policy for agent in loaded for name, policy in _policies(agent, len(loaded) > 1)
+    }
     opponents = agents.names(game) if _OPPONENTS.value is None else _OPPONENTS.value
-    try:
-        for opponent in opponents:
-            agents.make(opponent, game)
-    except ValueError as error:
-        raise ValueError(f"--opponents: {error}") from error
+    _, opponents = trained_agent.players(opponents, "--opponents", game)
     record = None if _RECORD.value is None else Path(_RECORD.value)
     if record is not None:
         _check_record(record, game)
 
+    iterations = dict(
+        zip(policies, [agent.iteration for agent in loaded for _ in _POLICY.value], strict=True)
+    )
+    if not JSON.value:
+        for agent in loaded:
+            print(f"{agent.path}: policies of iteration {agent.iteration}", flush=True)
+    rows, played = [], []
     results = suite.matches(
         game,
-        {name: policies[name] for name in _POLICIES.value},
+        policies,
         opponents,
-        _PAIRS.value,
+        pairs,
         SEED.value,
+        cast(suite.Diagnostics, _DIAGNOSTICS.value),
         record=record is not None,
     )
-    rows, played = [], []
     waiting = rich.console.Console(stderr=True)
-    if not JSON.value:
-        print(f"policies of iteration {iteration}", flush=True)
-    with waiting.status("compiling and playing the first match"):
+    with waiting.status("compiling and playing the first match") as status:
         for row, result in results:
-            rows.append({"iteration": iteration} | row)
-            played.append(result)
+            rows.append({"iteration": iterations[row["policy"]]} | row)
+            if record is not None:
+                played.append(result)
             if JSON.value:
                 print(json.dumps(rows[-1]), flush=True)
+            status.update(f"{len(rows)} of {len(policies) * len(opponents)} matches played")
     if not JSON.value:
         _print_table(rows)
+        if _DIAGNOSTICS.value == "full":
+            _print_diagnostics(rows)
     if record is not None and isinstance(game, LostCities):
         write_rounds(record, game, rows, played)
 
 
-def load(path: Path) -> tuple[Game, dict[str, policy_lib.AnyPolicy], int]:
-    """Load the policies of a run, without its trainer.
-
-    Args:
-      path: run directory, or one of its policies.
-
-    Returns:
-      The game they play, the policies by name, and the iteration after which they were saved.
-
-    Raises:
-      ValueError: where there are none that are whole, or another version of the package saved
-        them.
-    """
-    settings, restored = trained_agent.restore(path)
-    network = policy_lib.make_network(settings)
-    policies = policy_lib.make_policies(settings, network, restored.tree)
-    return network.game, policies, restored.step
+def _policies(agent: TrainedAgent, several: bool) -> Iterable[tuple[str, AnyPolicy]]:
+    """Yield the policies of an agent that the flags ask for, with their names in the table."""
+    for name in _POLICY.value:
+        if name not in agent.policies:
+            raise ValueError(
+                f"--policy={name}: must be among {', '.join(agent.policies)} of {agent.path}; "
+                "e.g. average"
+            )
+        policy = trained_agent.with_temperature(agent.policies[name], _TEMPERATURE.value)
+        yield f"{agent.path}:{name}" if several else name, policy
 
 
 def write_rounds(
@@ -130,8 +151,10 @@ def write_rounds(
     records.write_games(
         path,
         game,
-        decks=np.concatenate([np.repeat(match.recording.starts.deck, 2, axis=0) for match in played]),
-        actions=np.concatenate([np.concatenate(match.recording.actions) for match in played]),
+        decks=np.concatenate(
+            [np.repeat(match.recorded.starts.deck, 2, axis=0) for match in played]
+        ),
+        actions=np.concatenate([np.concatenate(match.recorded.actions) for match in played]),
         lengths=np.concatenate([np.ravel(match.decisions) for match in played]),
         players=[
             seats
@@ -154,26 +177,51 @@ def _check_record(path: Path, game: Game) -> None:
         )
 
 
-def _print_table(rows: Iterable[dict[str, Any]]) -> None:
-    """Print the matches, with lines and colours on a terminal only."""
+_COUNTS = ("iteration", "policy", "opponent", "rounds", "elapsed_seconds")
+
+
+def _table(*headings: str) -> tuple[rich.console.Console, rich.table.Table]:
+    """Return a table of numbers, with lines and colours on a terminal only."""
     console = rich.console.Console(width=None if sys.stdout.isatty() else 120)
     box = rich.box.SIMPLE if console.is_terminal else None
     table = rich.table.Table(box=box, padding=(0, 2, 0, 0))
-    table.add_column("policy")
-    table.add_column("opponent")
-    for heading in ("rounds", "points per round", "wins %", "draws %", "decisions"):
-        table.add_column(heading, justify="right")
+    for column, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if column > 1 else "left")
+    return console, table
+
+
+def _print_table(rows: Iterable[dict[str, Any]]) -> None:
+    """Print the matches, one a line."""
+    console, table = _table(
+        "policy", "opponent", "rounds", "points per round", "wins %", "draws %", "losses %"
+    )
     for row in rows:
         table.add_row(
             row["policy"],
             row["opponent"],
             str(row["rounds"]),
             f"{row['points_per_round']:+.2f} +- {row['points_per_round_se']:.2f}",
-            f"{100 * row['win_rate']:.1f} +- {100 * row['win_rate_se']:.1f}",
-            f"{100 * row['draw_rate']:.1f}",
-            f"{row['decisions_per_round']:.1f}",
+            *(
+                f"{100 * row[f'{name}_rate']:.1f} +- {100 * row[f'{name}_rate_se']:.1f}"
+                for name in ("win", "draw", "loss")
+            ),
         )
     console.print(table)
+
+
+def _print_diagnostics(rows: Sequence[dict[str, Any]]) -> None:
+    """Print everything else that is known of the matches, one number a line."""
+    shown = _COUNTS + tuple(
+        f"{name}{suffix}"
+        for name in ("points_per_round", "win_rate", "draw_rate", "loss_rate")
+        for suffix in ("", "_se")
+    )
+    for row in rows:
+        console, table = _table(f"{row['policy']} against {row['opponent']}", "", "")
+        for name, value in row.items():
+            if name not in shown:
+                table.add_row(name, "", f"{value:.4g}")
+        console.print(table)
 
 
 if __name__ == "__main__":

@@ -29,19 +29,20 @@ import rich.console
 import rich.table
 from absl import flags
 
-from coorl_jax import commandline, runtime, trained_agent
+from coorl_jax import checkpoint_flag, commandline, common_flags, runtime, trained_agent
 from coorl_jax import policy as policy_lib
 from coorl_jax.cfr import reservoir, samples
 from coorl_jax.cfr.machine import Critic as ValueCritic
 from coorl_jax.cfr.machine import Memories, Statistics, TraversalSpec
 from coorl_jax.cfr.sampling import Baseline, Branch, Critic, External, Outcome, Robust, Scheme
 from coorl_jax.cfr.traversal import traverse
+from coorl_jax.common_flags import JSON, SEED, check_seed
 from coorl_jax.evaluation.resumed import THIRDS, Decisions, ResumedLostCities, collect
 from coorl_jax.games.game import NUM_PLAYERS, Game
 from coorl_jax.games.lost_cities import LostCities
-from coorl_jax.trained_agent import JSON, SEED
 
-flags.adopt_module_key_flags(trained_agent)
+flags.adopt_module_key_flags(checkpoint_flag)
+flags.adopt_module_key_flags(common_flags)
 _STATES = flags.DEFINE_integer("states", 64, "decisions of each third of a round")
 _SAMPLES = flags.DEFINE_integer(
     "samples", 256, "samples of each decision and scheme, on average, at least"
@@ -107,7 +108,8 @@ class Moments(NamedTuple):
 def main(argv: list[str]) -> None:
     """Measure by the flags."""
     del argv
-    path = trained_agent.checked_path()
+    path = checkpoint_flag.checked_path()
+    check_seed()
     for flag, least in ((_STATES, 2), (_SAMPLES, _FEWEST_SAMPLES)):
         if flag.value < least:
             raise ValueError(

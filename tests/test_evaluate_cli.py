@@ -1,7 +1,6 @@
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -19,7 +18,8 @@ from coorl_jax.policy import make_network, make_value_network
 
 FIELDS = {
     "iteration", "policy", "opponent", "rounds", "points_per_round", "points_per_round_se",
-    "win_rate", "win_rate_se", "draw_rate", "decisions_per_round", "elapsed_seconds",
+    "win_rate", "win_rate_se", "draw_rate", "draw_rate_se", "loss_rate", "loss_rate_se",
+    "decisions_per_round", "elapsed_seconds",
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def command(monkeypatch, capsys):
 
     def call(*arguments):
         with flagsaver.flagsaver():
-            flags.FLAGS(["evaluate", "--pairs=4", *map(str, arguments)])
+            flags.FLAGS(["evaluate", "--rounds=8", *map(str, arguments)])
             evaluate.main([])
         return capsys.readouterr().out
 
@@ -75,7 +75,7 @@ def test_real_command_writes_records_that_agree_with_the_engine(run, tmp_path):
     result = subprocess.run(
         [
             sys.executable, "-m", "coorl_jax.evaluate", f"--checkpoint={run}", "--json",
-            "--pairs=3", f"--record={record}",
+            "--rounds=6", "--opponents=random,discard_only", f"--record={record}",
         ],
         capture_output=True, text=True, check=False,
         env=os.environ | {"JAX_PLATFORMS": "cpu", runtime.CACHE_VARIABLE: "off"},
@@ -106,12 +106,12 @@ def test_real_command_writes_records_that_agree_with_the_engine(run, tmp_path):
 
 
 def test_table_is_plain_text_when_piped(command, run):
-    out = command(f"--checkpoint={run}", "--opponents=random", "--policies=average")
+    out = command(f"--checkpoint={run}", "--opponents=random", "--policy=average")
     iteration, heading, row = out.strip().splitlines()
-    assert re.fullmatch(r"policies of iteration \d+", iteration)
+    assert iteration == f"{run}: policies of iteration 2"
     assert heading.split() == [
         "policy", "opponent", "rounds", "points", "per", "round", "wins", "%", "draws", "%",
-        "decisions",
+        "losses", "%",
     ]  # fmt: skip
     assert row.split()[:3] == ["average", "random", "8"]
     assert out.isascii()
@@ -120,10 +120,58 @@ def test_table_is_plain_text_when_piped(command, run):
 def test_one_step_or_the_latest(command, run):
     latest, second, first = (
         json.loads(command(f"--checkpoint={path}", "--json", "--opponents=random",
-                           "--policies=current", "--pairs=20"))
+                           "--policy=current", "--rounds=40"))
         for path in (run, run / "policies" / "2", run / "policies" / "1")
     )  # fmt: skip
     assert latest["points_per_round"] == second["points_per_round"] != first["points_per_round"]
+
+
+def test_several_agents_at_once_with_bots_and_agents_as_opponents(command, run):
+    first, second = run / "policies" / "1", run / "policies" / "2"
+    rows = [
+        json.loads(line)
+        for line in command(
+            f"--checkpoint={first},{second}",
+            "--policy=average",
+            f"--opponents=discard_only,{second}:average,{second}:current:greedy",
+            "--json",
+        ).splitlines()
+    ]
+    assert [(row["iteration"], row["policy"]) for row in rows] == [
+        (1, f"{first}:average")] * 3 + [(2, f"{second}:average")
+    ] * 3  # fmt: skip
+    assert rows[3]["opponent"] == "discard_only"
+    # The second agent against itself.
+    assert rows[4]["points_per_round"] == rows[4]["points_per_round_se"] == 0
+    assert rows[1]["points_per_round"] != 0
+    assert rows[5]["points_per_round"] != 0
+
+
+def test_greedy_is_temperature_zero(command, run):
+    arguments = [f"--checkpoint={run}", "--policy=average", "--json", "--rounds=40"]
+    (row,) = (
+        json.loads(line)
+        for line in command(
+            *arguments, "--temperature=0", f"--opponents={run}:average:greedy"
+        ).splitlines()
+    )
+    assert row["points_per_round"] == row["points_per_round_se"] == 0
+    (row,) = (
+        json.loads(line)
+        for line in command(*arguments, f"--opponents={run}:average:greedy").splitlines()
+    )
+    assert row["points_per_round"] != 0
+
+
+def test_full_diagnostics_tell_how_they_play(command, run):
+    arguments = [f"--checkpoint={run}", "--opponents=discard_only", "--policy=current"]
+    row = json.loads(command(*arguments, "--diagnostics=full", "--json", "--rounds=12"))
+    assert row["opponent_opened_colors"] == 0
+    assert row["policy_entropy"] >= 0
+    assert {"match_points", "match_win_rate", "points_p50", "fallback_rate"} <= set(row)
+    out = command(*arguments, "--diagnostics=full")
+    assert "current against discard_only" in out
+    assert "opponent_opened_colors  " in out
 
 
 def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
@@ -132,7 +180,7 @@ def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
 
 
 def test_a_mixture_that_was_kept_can_be_played(command, kuhn_run):
-    out = command(f"--checkpoint={kuhn_run}", "--json", "--policies=mixture,current", "--pairs=40")
+    out = command(f"--checkpoint={kuhn_run}", "--json", "--policy=mixture,current", "--rounds=80")
     mixture, current = (json.loads(line) for line in out.splitlines())
     assert (mixture["policy"], mixture["rounds"]) == ("mixture", 80)
     assert mixture["points_per_round"] != current["points_per_round"]
@@ -148,11 +196,15 @@ def test_a_mixture_that_was_kept_can_be_played(command, kuhn_run):
             "--checkpoint=nowhere: must be a run directory or one of its policies",
         ),
         (["--checkpoint={run}/policies/7"], "policies/7"),
-        (["--checkpoint={run}", "--pairs=1"], "--pairs=1: must be at least 2"),
+        (["--checkpoint={run}", "--rounds=2"], "--rounds=2: must be even, since every deal is"),
+        (["--checkpoint={run}", "--rounds=7"], "--rounds=7: must be even"),
+        (["--checkpoint={run}", "--temperature=-1"], "--temperature=-1.0: must be from 0 to 1e6"),
+        (["--checkpoint={run},{run}"], "must be different; e.g. --checkpoint=runs/my-run"),
+        (["--checkpoint={run},{kuhn}"], "must play the same game by the same rules as"),
         (["--checkpoint={run}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
-        (["--checkpoint={run}", "--opponents=bob"], "--opponents: opponent 'bob': must be one of"),
-        (["--checkpoint={run}", "--policies=best"], "--policies=best: must be among current, av"),
-        (["--checkpoint={run}", "--policies=mixture"], "--policies=mixture: must be among current"),
+        (["--checkpoint={run}", "--opponents=bob"], "--opponents=bob: must be a bot (random, "),
+        (["--checkpoint={run}", "--policy=best"], "--policy=best: must be among current, av"),
+        (["--checkpoint={run}", "--policy=mixture"], "--policy=mixture: must be among current"),
         (
             ["--checkpoint={run}", "--record=no/where.gz"],
             "--record=no/where.gz: must be a new f",
@@ -171,8 +223,8 @@ def test_mistakes_are_one_sentence(command, run, kuhn_run, arguments, sentence):
 @pytest.mark.parametrize(
     ("argument", "text"),
     [
-        ("--policies=", "--policies=: must be different names"),
-        ("--opponents=random,random", "--opponents=random,random: must be different names"),
+        ("--policy=", "--policy=: must be different names"),
+        ("--opponents=random,random", "--opponents=random,random: must be different players"),
     ],
 )
 def test_names_are_given_and_different(command, run, argument, text):

@@ -46,6 +46,8 @@ FLOORS = {
     "rundir": 7,
     "studydir": 7,
     "commandline": 7,
+    "checkpoint_flag": 8,
+    "common_flags": 8,
     "trained_agent": 8,
     "train": 9,
     "evaluate": 9,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import kuhn
-from coorl_jax import config, evaluate, variance
+from coorl_jax import config, trained_agent, variance
 from coorl_jax.checkpoint import CheckpointStore
+from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.games.lost_cities import LostCities
+from coorl_jax.policy import PolicySpec, make_network
 
 
-@pytest.mark.parametrize("load", [evaluate.load, variance.load], ids=["evaluate", "variance"])
+@pytest.mark.parametrize(
+    "load", [trained_agent.load, variance.load], ids=["trained_agent", "variance"]
+)
 def test_policies_of_another_version_are_told_from_damaged_ones(load, tmp_path):
     values = config.to_dict(config.from_config_dict(kuhn.get_config()))
     del values["traversal"]["alternating"]
@@ -21,3 +28,74 @@ def test_policies_of_another_version_are_told_from_damaged_ones(load, tmp_path):
     assert str(error.value).startswith(
         f"--checkpoint={tmp_path}: was written by another version of coorl_jax"
     )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on Kuhn poker with policies after iterations 1 and 2, and the first of them as best."""
+    path = tmp_path_factory.mktemp("run")
+    settings = config.from_config_dict(kuhn.get_config())
+    init = make_network(settings).init
+    for name, iterations in (("policies", (1, 2)), ("best", (1,))):
+        with CheckpointStore(path / name) as store:
+            for iteration in iterations:
+                params = (init(jax.random.key(iteration)),) * 2
+                store.save(
+                    iteration,
+                    {"current": params, "average": params},
+                    {"config": config.to_dict(settings)},
+                )
+    return path
+
+
+def test_a_player_is_a_path_with_options(run):
+    specs = [
+        "random",
+        f"{run}",
+        f"{run}:current:greedy",
+        f"{run}/policies/1:average:temperature=0.5",
+        f"{run}/best",
+    ]
+    game, players = trained_agent.players(specs, "--players")
+    assert game == KuhnPoker()
+    assert list(players) == specs
+    _, latest, greedy, first, best = players.values()
+    assert latest.spec == PolicySpec("strategy")
+    assert latest.temperature == 1.0
+    assert (greedy.spec.kind, greedy.temperature) == ("advantage", 0.0)
+    assert first.temperature == 0.5
+    for one, other, same in ((latest, first, False), (first, best, True), (latest, greedy, True)):
+        leaves = zip(*(jax.tree.leaves(policy.params) for policy in (one, other)), strict=True)
+        assert all(np.array_equal(a, b) for a, b in leaves) == same
+
+
+def test_players_without_a_trained_one_play_classic_lost_cities():
+    game, players = trained_agent.players(["safe_heuristic", "random"], "--players")
+    assert game == LostCities()
+    assert list(players) == ["safe_heuristic", "random"]
+
+
+@pytest.mark.parametrize(
+    ("specs", "sentence"),
+    [
+        ([], "--players=: must be players by name; e.g. heuristic_cautious"),
+        (["random", "random"], "--players=random,random: must be different players"),
+        (["bob"], "--players=bob: must be a bot (random, discard_only, "),
+        (["{run}:best"], ":best: 'best' must be one of current, average, mixture, greedy or"),
+        (["{run}:temperature=x"], "'temperature=x' must be one of"),
+        (["{run}:temperature=nan"], "'temperature=nan' must be one of"),
+        (["{run}:mixture"], "must have a policy among current, average; e.g. "),
+        (["{run}/policies"], "must be a run directory or one of its policies"),
+        (["{run}/policies/7"], "--players={run}/policies/7: must be a bot ("),
+        (["{run}", "discard_only"], "--players: opponent 'discard_only': plays lost_cities only"),
+    ],
+)
+def test_mistaken_players_are_one_sentence(run, specs, sentence):
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+        trained_agent.players([spec.format(run=run) for spec in specs], "--players")
+    assert sentence.format(run=run) in str(error.value)
+
+
+def test_players_of_different_rules_are_refused(run):
+    with pytest.raises(ValueError, match="must play the same game by the same rules"):
+        trained_agent.players([f"{run}"], "--players", LostCities())

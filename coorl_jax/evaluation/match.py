@@ -71,6 +71,17 @@ class MatchResult:
     recording: Recording | None = None
 
     @property
+    def recorded(self) -> Recording:
+        """The recording of a match that was recorded.
+
+        Raises:
+          ValueError: if it was not.
+        """
+        if self.recording is None:
+            raise ValueError("recording=None: this match was not recorded; play(..., record=True)")
+        return self.recording
+
+    @property
     def rounds(self) -> int:
         """Rounds played."""
         return self.points.size

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coorl_jax import agents
 from coorl_jax.evaluation import exploitability
+from coorl_jax.evaluation.diagnostics import diagnose, matches_of_three
 from coorl_jax.evaluation.match import MatchResult, play
 from coorl_jax.games import tree as trees
 from coorl_jax.games.game import EnumerableGame, Game
+from coorl_jax.games.lost_cities import LostCities
 from coorl_jax.policy import AnyPolicy, MixturePolicy
 
-# Stream of random numbers below the seed; training uses another one (cfr/iteration.py).
+Diagnostics = Literal["light", "full"]
+"""How much a row says: who wins by how much, or also how they play."""
+
+# Stream of random numbers below the seed; training uses another one (cfr/iteration.py), and so
+# does the test by which the best policy is kept (evaluation/gate.py).
 _EVALUATION = 1
+_MATCH_PAIRS = 6  # the fewest that make two independent matches of three rounds
+
+
+def evaluation_key(seed: int) -> jax.Array:
+    """Return the key of decks and action noise for a seed, never those of training."""
+    return jax.random.fold_in(jax.random.key(seed), _EVALUATION)
 
 
 def evaluate(
     game: Game,
     policies: Mapping[str, AnyPolicy],
-    opponents: Iterable[str],
+    opponents: Mapping[str, AnyPolicy],
     pairs: int,
     seed: int,
+    diagnostics: Diagnostics = "light",
 ) -> list[dict[str, Any]]:
-    """Play every policy against every opponent; see `matches`.
-
-    Returns:
-      One row a match: `policy`, `opponent`, `rounds`, `points_per_round`, `points_per_round_se`,
-      `win_rate`, `win_rate_se`, `draw_rate`, `decisions_per_round`, `elapsed_seconds`.
-    """
-    return [row for row, _ in matches(game, policies, opponents, pairs, seed)]
+    """Play every policy against every opponent and return one row a match; see `matches`."""
+    return [row for row, _ in matches(game, policies, opponents, pairs, seed, diagnostics)]
 
 
 def matches(
     game: Game,
     policies: Mapping[str, AnyPolicy],
-    opponents: Iterable[str],
+    opponents: Mapping[str, AnyPolicy],
     pairs: int,
     seed: int,
+    diagnostics: Diagnostics = "light",
     *,
     record: bool = False,
 ) -> Iterator[tuple[dict[str, Any], MatchResult]]:
@@ -52,37 +60,38 @@ def matches(
     Args:
       game: the rules.
       policies: by name.
-      opponents: names of agents.
+      opponents: by name.
       pairs: deals per match, each played twice with seats swapped.
       seed: of decks and action noise, which are never those of training.
+      diagnostics: "full" adds what `diagnostics.diagnose` tells about play in Lost Cities.
       record: whether the results keep decks and actions.
 
     Yields:
-      A row, as `evaluate` gives them, and the match itself.
-
-    Raises:
-      ValueError: for an opponent that is unknown or does not play this game, before any match.
+      The match and its row: `policy`, `opponent`, `rounds`; `points_per_round`, `win_rate`,
+      `draw_rate` and `loss_rate`, each also with its standard error as `..._se`;
+      `decisions_per_round`; the same of matches of three rounds as `match_...`, if there are two
+      at least; `elapsed_seconds`, with those of compiling where a program is new.
     """
-    key = jax.random.fold_in(jax.random.key(seed), _EVALUATION)
-    agents_by_name = {name: agents.make(name, game) for name in opponents}
+    key = evaluation_key(seed)
     for policy_name, policy in policies.items():
-        for opponent_name, opponent in agents_by_name.items():
+        for opponent_name, opponent in opponents.items():
             started = time.perf_counter()
-            result = play(game, policy, opponent, pairs, key, record=record)
-            points, points_error = result.points_per_round
-            wins, wins_error = result.win_rate
-            row = {
+            result = play(
+                game, policy, opponent, pairs, key, record=record or diagnostics == "full"
+            )
+            row: dict[str, Any] = {
                 "policy": policy_name,
                 "opponent": opponent_name,
                 "rounds": result.rounds,
-                "points_per_round": points,
-                "points_per_round_se": points_error,
-                "win_rate": wins,
-                "win_rate_se": wins_error,
-                "draw_rate": result.draw_rate,
-                "decisions_per_round": result.decisions_per_round,
-                "elapsed_seconds": time.perf_counter() - started,
             }
+            for name in ("points_per_round", "win_rate", "draw_rate", "loss_rate"):
+                row[name], row[f"{name}_se"] = getattr(result, name)
+            row["decisions_per_round"] = result.decisions_per_round
+            if pairs >= _MATCH_PAIRS * result.group:
+                row |= matches_of_three(result.points, result.group)
+            if diagnostics == "full" and isinstance(game, LostCities):
+                row |= diagnose(game, result)
+            row["elapsed_seconds"] = time.perf_counter() - started
             yield row, result
 
 
