@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coorl_jax import config as config_lib
-from coorl_jax.config import Settings
+from coorl_jax.settings import Settings
 
 Variants = dict[str, dict[str, Any]]
 

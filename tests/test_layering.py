@@ -15,12 +15,13 @@ PACKAGE = ROOT / "coorl_jax"
 # Dotted name below coorl_jax -> floor; the longest matching prefix counts.
 FLOORS = {
     "fields": 0,
-    "config": 1,
     "runtime": 0,
     "signals": 0,
     "metrics": 0,
-    "variants": 2,
+    "settings": 1,
     "games.game": 1,
+    "config": 2,
+    "variants": 3,
     "games": 2,
     "networks": 2,
     "cfr.regret_matching": 2,

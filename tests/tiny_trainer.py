@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from coorl_jax import agents, commandline, train
 from coorl_jax.cfr import iteration as iteration_lib
-from coorl_jax.config import Settings
 from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.settings import Settings
 
 STAGES = iteration_lib.STAGES
 STAGE_SECONDS = 0.01

@@ -39,10 +39,10 @@ from coorl_jax.cfr.sampling import (
     Scheme,
 )
 from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
-from coorl_jax.config import AdvantageSettings, FitSettings, Settings, WeightedFitSettings
 from coorl_jax.games.game import NUM_PLAYERS
 from coorl_jax.networks import Network
 from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_network
+from coorl_jax.settings import AdvantageSettings, FitSettings, Settings, WeightedFitSettings
 
 STAGES = ("traverse", "fit_value", "fit_advantage", "fit_strategy")
 

@@ -17,8 +17,8 @@ import jax
 
 from coorl_jax import runtime
 from coorl_jax.cfr import iteration as iteration_lib
-from coorl_jax.config import Settings
 from coorl_jax.evaluation import suite
+from coorl_jax.settings import Settings
 
 # NashConv is computed after iterations 1, 2, 3, 5, 8, 12, ...: evenly spaced on a logarithmic axis;
 # but after the first only where the average policy has just been fitted.
