@@ -33,7 +33,7 @@ from coorl_jax import (
     trained_agent,
 )
 from coorl_jax.common_flags import JSON, SEED
-from coorl_jax.evaluation import suite
+from coorl_jax.evaluation import suite, timing
 from coorl_jax.evaluation.match import MatchResult
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities, records
@@ -54,6 +54,9 @@ _TEMPERATURE = flags.DEFINE_float(
 )
 _DIAGNOSTICS = flags.DEFINE_enum(
     "diagnostics", "light", get_args(suite.Diagnostics), "full also tells how they play"
+)
+_TIMINGS = flags.DEFINE_boolean(
+    "timings", False, "play every match once more, and tell where its time goes"
 )
 _RECORD = flags.DEFINE_string(
     "record", None, "file to write all rounds to, in the order of the table; e.g. games.jsonl.gz"
@@ -110,6 +113,10 @@ def main(argv: list[str]) -> None:
     waiting = rich.console.Console(stderr=True)
     with waiting.status("compiling and playing the first match") as status:
         for row, result in results:
+            if _TIMINGS.value:
+                key = suite.evaluation_key(SEED.value)
+                players = policies[row["policy"]], opponents[row["opponent"]]
+                row |= timing.measure(game, *players, pairs, key)._asdict()
             rows.append({"iteration": iterations[row["policy"]]} | row)
             if record is not None:
                 played.append(result)
@@ -118,6 +125,8 @@ def main(argv: list[str]) -> None:
             status.update(f"{len(rows)} of {len(policies) * len(opponents)} matches played")
     if not JSON.value:
         _print_table(rows)
+        if _TIMINGS.value:
+            _print_timings(rows)
         if _DIAGNOSTICS.value == "full":
             _print_diagnostics(rows)
     if record is not None and isinstance(game, LostCities):
@@ -209,12 +218,30 @@ def _print_table(rows: Iterable[dict[str, Any]]) -> None:
     console.print(table)
 
 
+def _print_timings(rows: Iterable[dict[str, Any]]) -> None:
+    """Print how fast the matches were played, without compilation."""
+    console, table = _table("policy", "opponent", "rounds a second", "policy %", "opponent %")
+    for row in rows:
+        shares = (row[f"{role}_share"] for role in ("policy", "opponent"))
+        table.add_row(
+            row["policy"],
+            row["opponent"],
+            f"{row['rounds_per_second']:.0f}",
+            *("" if share is None else f"{100 * share:.0f}" for share in shares),
+        )
+    console.print(table)
+
+
 def _print_diagnostics(rows: Sequence[dict[str, Any]]) -> None:
     """Print everything else that is known of the matches, one number a line."""
-    shown = _COUNTS + tuple(
-        f"{name}{suffix}"
-        for name in ("points_per_round", "win_rate", "draw_rate", "loss_rate")
-        for suffix in ("", "_se")
+    shown = (
+        _COUNTS
+        + timing.Timing._fields
+        + tuple(
+            f"{name}{suffix}"
+            for name in ("points_per_round", "win_rate", "draw_rate", "loss_rate")
+            for suffix in ("", "_se")
+        )
     )
     for row in rows:
         console, table = _table(f"{row['policy']} against {row['opponent']}", "", "")

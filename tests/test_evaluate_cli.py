@@ -174,6 +174,20 @@ def test_full_diagnostics_tell_how_they_play(command, run):
     assert "opponent_opened_colors  " in out
 
 
+def test_timings_tell_where_the_time_goes(command, run, kuhn_run):
+    arguments = [f"--checkpoint={run}", "--opponents=discard_only", "--policy=current"]
+    row = json.loads(command(*arguments, "--timings", "--json", "--rounds=400"))
+    assert row["rounds_per_second"] > 0
+    assert row["policy_share"] > 0
+    assert row["opponent_share"] > 0
+    out = command(*arguments, "--timings")
+    assert out.splitlines()[-2].split() == [
+        "policy", "opponent", "rounds", "a", "second", "policy", "%", "opponent", "%",
+    ]  # fmt: skip
+    row = json.loads(command(f"--checkpoint={kuhn_run}", "--policy=mixture", "--timings", "--json"))
+    assert row["policy_share"] is None
+
+
 def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
     rows = [json.loads(line) for line in command(f"--checkpoint={kuhn_run}", "--json").splitlines()]
     assert [row["opponent"] for row in rows] == ["random", "random"]

@@ -67,6 +67,7 @@ class _Match(NamedTuple):
     lanes: _Lanes
     rounds: Rounds
     begun: jax.Array  # int32[2], deals begun with policy a in seat 0, in seat 1
+    passes: jax.Array  # int32, decisions taken by the batch, each in up to all of its lanes
 
 
 @jax.tree_util.register_dataclass
@@ -128,11 +129,12 @@ def play_rounds(
     lanes: int,
     groups: int,
     record: bool,
-) -> tuple[Any, Rounds]:
+) -> tuple[Any, Rounds, jax.Array]:
     """Play deals first ... first + pairs - 1 of a match, of at most `size`.
 
     Returns:
-      The deals, leading axis `size`, or None if not recorded, and the rounds.
+      The deals, leading axis `size`, or None if not recorded; the rounds; and int32, how often
+      either policy was asked about half of the lanes.
     """
     deals = first + jnp.arange(size, dtype=jnp.int32)
     deal_keys, noise_keys = jnp.unstack(
@@ -154,14 +156,17 @@ def play_rounds(
             pairs,
             starts,
             noise_keys,
-            _end_rounds(game, match._replace(lanes=played, rounds=rounds)),
+            _end_rounds(
+                game,
+                match._replace(lanes=played, rounds=rounds, passes=match.passes + _REFILL),
+            ),
         )
 
     match = jax.lax.while_loop(lambda match: jnp.any(match.lanes.active), advance_and_refill, match)
     by_deal = jax.tree.map(
         lambda leaf: leaf.reshape(size, NUM_PLAYERS, *leaf.shape[1:]), match.rounds
     )
-    return starts if record else None, by_deal
+    return starts if record else None, by_deal, match.passes
 
 
 def _no_rounds(game: Game, starts: Any, lanes: int, record: bool) -> _Match:
@@ -191,6 +196,7 @@ def _no_rounds(game: Game, starts: Any, lanes: int, record: bool) -> _Match:
             recorded=recorded if record else None,
         ),
         begun=jnp.zeros(NUM_PLAYERS, jnp.int32),
+        passes=jnp.int32(0),
     )
 
 

@@ -63,12 +63,16 @@ class MatchResult:
       decisions: int32[K, 2], length of each round, both players together.
       group: pairs in a row that are not independent, since they share a draw from a mixture.
       recording: everything else, if recorded.
+      passes: how often either policy was asked to decide, and
+      batch: for how many rounds at once.
     """
 
     points: np.ndarray
     decisions: np.ndarray
     group: int = 1
     recording: Recording | None = None
+    passes: int = 0
+    batch: int = 0
 
     @property
     def recorded(self) -> Recording:
@@ -177,6 +181,11 @@ def play(
         )
         for first in range(0, pairs, size)
     ]
-    starts, rounds = jax.tree.map(lambda *parts: np.concatenate(parts)[:pairs], *chunks)
+    *results, passes = zip(*chunks, strict=True)
+    starts, rounds = (
+        jax.tree.map(lambda *parts: np.concatenate(parts)[:pairs], *result) for result in results
+    )
     recording = None if rounds.recorded is None else Recording(starts, *rounds.recorded)
-    return MatchResult(rounds.points, rounds.decisions, group, recording)
+    return MatchResult(
+        rounds.points, rounds.decisions, group, recording, int(sum(passes)), lanes // NUM_PLAYERS
+    )
