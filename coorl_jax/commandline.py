@@ -14,8 +14,10 @@ is a fault and keeps its traceback.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
+import os
 import re
 import sys
 import traceback
@@ -55,8 +57,8 @@ def run(
       arguments: whether the command takes positional arguments.
 
     Raises:
-      SystemExit: with code 2 after a mistake of the user, 130 after an interrupt, 141 when the
-        reader of the output is gone.
+      SystemExit: with code 2 after a mistake of the user, 141 when the reader of the output is
+        gone. After an interrupt the process ends with code 130.
     """
     command = Path(sys.argv[0]).stem
     try:
@@ -85,7 +87,12 @@ def run(
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
-        sys.exit(130)
+        # A program of XLA may still run in a thread of its own: Python, shutting down, would wait
+        # for its end and then die of a segmentation fault.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(130)
 
 
 def config_path() -> str | None:

@@ -15,6 +15,7 @@ of each other, and circles of players who beat each other in turn. With --output
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import json
@@ -54,6 +55,12 @@ _ROUNDS = flags.DEFINE_integer(
     "rounds of a match, two for every deal",
     allow_override=True,  # `evaluate`, of which tests load both, has a flag of this name, too
 )
+_MAX_DISCARD_DRAWS = flags.DEFINE_integer(
+    "max_discard_draws",
+    None,
+    "draws from discard piles allowed in a round of lost_cities; if not given, what trained agents "
+    "were trained with, or 60",
+)
 _OUTPUT = flags.DEFINE_string("output", None, "new or empty directory for the results")
 
 _PIPED_WIDTH = 10_000  # columns: a line a player, however many meet
@@ -74,7 +81,7 @@ def main(argv: list[str]) -> None:
     if output is not None:
         plot.require()
     runtime.configure()
-    game, policies = trained_agent.players(specs, "--players")
+    game, policies = trained_agent.players(specs, "--players", _rules())
     if output is not None:
         _prepare(output)
 
@@ -89,6 +96,19 @@ def main(argv: list[str]) -> None:
         print(json.dumps(result), flush=True)
     else:
         _print_text(result)
+
+
+def _rules() -> LostCities | None:
+    """Return the rules that the flags ask for, if they do."""
+    limit = _MAX_DISCARD_DRAWS.value
+    if limit is None:
+        return None
+    try:
+        return LostCities(max_discard_draws=limit)
+    except ValueError:
+        raise ValueError(
+            f"--max_discard_draws={limit}: must be an integer from 0 to 254; e.g. 60"
+        ) from None
 
 
 def hold(game: Game, policies: Mapping[str, AnyPolicy], pairs: int, seed: int) -> Tournament:
@@ -124,15 +144,16 @@ def summary(game: Game, names: Sequence[str], tournament: Tournament, seed: int)
       seed: of the intervals.
 
     Returns:
-      `game`, `players`, `rounds` per match, `seed`; by player `ratings`, `intervals` (95 %) and,
-      against the mean opponent, `points_per_round` and `win_rate`; of row against column `payoff`
-      (points per round) and `win_rates`, None where a player would meet itself; standard errors as
-      `..._se`; `z`, by how many of them one must win to beat another, and `intransitive_triples`,
+      `game`, its `rules`, `players`, `rounds` per match, `seed`; by player `ratings`, `intervals`
+      (95 %) and, against the mean opponent, `points_per_round` and `win_rate`; of row against
+      column `payoff` (points per round) and `win_rates`, None where a player would meet itself;
+      standard errors as `..._se`; `z`, by how many of them one must win to beat another, and `intransitive_triples`,
       names of players of whom each beats the next and the last the first.
     """
     ratings = tournament.ratings(seed)
     result: dict[str, Any] = {
         "game": game.name,
+        "rules": dataclasses.asdict(game) if dataclasses.is_dataclass(game) else {},
         "players": list(names),
         "rounds": next(iter(tournament.matches.values())).rounds,
         "seed": seed,

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ from coorl_jax.games.kuhn_poker import BET, KuhnPoker
 from coorl_jax.games.lost_cities import LostCities
 
 FIELDS = {
-    "game", "players", "rounds", "seed", "ratings", "intervals", "points_per_round",
+    "game", "rules", "players", "rounds", "seed", "ratings", "intervals", "points_per_round",
     "points_per_round_se", "win_rate", "win_rate_se", "payoff", "payoff_se", "win_rates",
     "win_rates_se", "z", "intransitive_triples", "seconds",
 }  # fmt: skip
@@ -41,7 +42,7 @@ class Bettor:
 def command(monkeypatch, capsys):
     """Run the command in this process, players being bettors with a probability for a name."""
 
-    def players(specs, flag):
+    def players(specs, flag, rules):
         assert flag == "--players"
         return KuhnPoker(), {spec: Bettor(jnp.float32(spec)) for spec in specs}
 
@@ -86,7 +87,7 @@ def test_real_command(tmp_path):
     process = subprocess.run(
         [
             sys.executable, "-m", "coorl_jax.tournament", "--players=random,discard_only", "--json",
-            "--rounds=20", "--seed=3", f"--output={output}",
+            "--rounds=20", "--seed=3", "--max_discard_draws=254", f"--output={output}",
         ],
         capture_output=True, text=True, check=False,
         env=os.environ | {"JAX_PLATFORMS": "cpu", runtime.CACHE_VARIABLE: "off"},
@@ -96,6 +97,7 @@ def test_real_command(tmp_path):
     found = json.loads(line)
     assert set(found) == FIELDS
     assert (found["game"], found["players"]) == ("lost_cities", ["random", "discard_only"])
+    assert found["rules"]["max_discard_draws"] == 254
     assert (found["rounds"], found["seed"]) == (20, 3)
     assert found["points_per_round"][0] == found["payoff"][0][1] < -20
     assert found["ratings"][0] < found["ratings"][1]
@@ -114,7 +116,8 @@ def test_real_command(tmp_path):
 def test_all_bots_meet_if_none_are_named(command, monkeypatch):
     asked = []
 
-    def players(specs, flag):
+    def players(specs, flag, rules):
+        assert rules is None
         asked.extend(specs)
         raise ValueError("enough")
 
@@ -266,6 +269,7 @@ def test_an_interrupt_leaves_nothing_half_written(command, canned, tmp_path):
         (["--players=0.5"], "--players=0.5: must be at least two, separated by commas"),
         (["--rounds=2"], "--rounds=2: must be even"),
         (["--rounds=7"], "--rounds=7: must be even"),
+        (["--max_discard_draws=300"], "--max_discard_draws=300: must be an integer from 0 to 254"),
         (["--seed=-1"], "--seed=-1: must be an integer from 0"),
         (["--output={full}"], "{full}: must be a new or empty directory that can be written, but"),
         (["--output={full}/file"], "file: must be a new or empty directory"),
@@ -313,3 +317,20 @@ def test_players_of_the_same_strength_are_drawn_too(tmp_path):
     plot.payoff_heat_map(tmp_path / "payoff.png", ["a", "b"], zeros, zeros, 1)
     assert (tmp_path / "payoff.png").read_bytes().startswith(b"\x89PNG\r\n")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_interrupt_while_a_match_is_played_ends_at_once():
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "coorl_jax.tournament", "--rounds=4000",
+            "--players=random,discard_only,safe_heuristic",
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", runtime.CACHE_VARIABLE: "off"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("match 1/3: random against discard_only:")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    # Python would die of SIGSEGV, if it waited for the program of XLA to end.
+    assert (process.returncode, out, err) == (130, "", "tournament: interrupted\n")
