@@ -147,8 +147,8 @@ def summary(game: Game, names: Sequence[str], tournament: Tournament, seed: int)
       `game`, its `rules`, `players`, `rounds` per match, `seed`; by player `ratings`, `intervals`
       (95 %) and, against the mean opponent, `points_per_round` and `win_rate`; of row against
       column `payoff` (points per round) and `win_rates`, None where a player would meet itself;
-      standard errors as `..._se`; `z`, by how many of them one must win to beat another, and `intransitive_triples`,
-      names of players of whom each beats the next and the last the first.
+      standard errors as `..._se`; `z`, by how many of them one must win to beat another, and
+      `intransitive_triples`, names of players of whom each beats the next and the last the first.
     """
     ratings = tournament.ratings(seed)
     result: dict[str, Any] = {
