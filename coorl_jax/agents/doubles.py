@@ -74,7 +74,8 @@ class Double:
 
 def integers(value: Array | int) -> Double:
     """Return integers as doubles."""
-    return Double(_UNITS * jnp.asarray(value, jnp.int32), jnp.zeros((), jnp.int32))
+    exact = _UNITS * jnp.asarray(value, jnp.int32)
+    return Double(exact, jnp.zeros_like(exact))
 
 
 def constant(value: float) -> Double:
@@ -87,7 +88,8 @@ def scaled(factor: float, count: Array) -> Double:
     """Return a decimal fraction times integers."""
     number = constant(factor)
     if number.low == 0:  # a short binary fraction: nothing to round
-        return Double(number.exact * count, jnp.zeros((), jnp.int32))
+        exact = jnp.asarray(count * number.exact)
+        return Double(exact, jnp.zeros_like(exact))
     return count * number
 
 
@@ -102,7 +104,7 @@ def where(condition: Array, if_true: Double, if_false: Double | int) -> Double:
 
 def product(factor: float, number: Double) -> Double:
     """Return numbers, none of them negative, times a decimal fraction from 0.1 to 2."""
-    # All bits of the factor are an integer in units of 2^-k, all bits of the number are one in units
+    # All bits of the factor are an integer in units of 2^-k, all of the number are one in units
     # of 2^-62; limbs of 16 bits are multiplied as by hand. The lowest k bits of the product are
     # dropped, but the lowest bit that is kept, far below those of a double, tells if any was set.
     mantissa, exponent = math.frexp(factor)

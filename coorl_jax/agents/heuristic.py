@@ -13,7 +13,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from coorl_jax.agents.doubles import (
     Double,
@@ -33,6 +32,7 @@ from coorl_jax.agents.table import (
     late,
     middle_rank,
     midway,
+    my_interest,
     outlook,
     plan,
     see,
@@ -73,7 +73,7 @@ class Heuristic:
         )
         action = jnp.where(in_card_phase, card_action, draw_action)
         legal = legal & goes_on[:, None]
-        chosen = (action[:, None] == np.arange(game.num_actions, dtype=np.int32)) & legal
+        chosen = jax.nn.one_hot(action, game.num_actions, dtype=jnp.float32) * legal
         return self.noise * uniform_policy(legal) + (1 - self.noise) * chosen
 
 
@@ -125,22 +125,18 @@ def _card_action(game: LostCities, style: Style, table: Table) -> jax.Array:
     cards = hand_cards(game, table)
     held = table.slot_color >= 0
     quarter_plan = plan(game, style, table, cards)
-    candidates = [
-        _wagers(game, style, table, cards),
-        _numbers(game, style, table, cards, quarter_plan),
+    # What comes later in this list outranks all that comes before.
+    value, valid, discards = _discards(game, cards), held, jnp.int32(1)
+    for play_value, playable in (
         _first_numbers(game, style, table, cards, quarter_plan),
-    ]
-    # Any wager comes before all numbers.
-    value, valid = candidates[-1]
-    valid &= held
-    for earlier_value, earlier_valid in reversed(candidates[:-1]):
-        earlier_valid &= held
-        some = jnp.any(earlier_valid, axis=0, keepdims=True)
-        value, valid = where(some, earlier_value, value), jnp.where(some, earlier_valid, valid)
-    plays = jnp.any(valid, axis=0, keepdims=True)
-    value = where(plays, value, _discards(game, cards))
-    slot = last_best(value, jnp.where(plays, valid, held))
-    return 2 * slot + jnp.where(plays[0], 0, 1)
+        _numbers(game, style, table, cards, quarter_plan),
+        _wagers(game, style, table, cards),
+    ):
+        plays = jnp.any(playable & held, axis=0, keepdims=True)
+        value = where(plays, play_value, value)
+        valid = jnp.where(plays, playable & held, valid)
+        discards = jnp.where(plays[0], 0, discards)
+    return 2 * last_best(value, valid) + discards
 
 
 def _wagers(game: LostCities, style: Style, table: Table, cards: Cards) -> tuple[Double, jax.Array]:
@@ -154,10 +150,9 @@ def _wagers(game: LostCities, style: Style, table: Table, cards: Cards) -> tuple
         & (s >= style.wager_sum)
         & (table.deck_left > style.last_open)
     )
-    # All wagers of the colour count as played with this one.
-    return integers(s + 2 * n) + outlook(game, colors.length + 1, n) - _late_cost(
-        game, table
-    ), valid
+    # The other wagers of the colour are not counted among the cards that may follow.
+    value = integers(s + 2 * n) + outlook(game, colors.mine.length + 1, n)
+    return value - _late_cost(game, table), valid
 
 
 def _numbers(
@@ -165,19 +160,15 @@ def _numbers(
 ) -> tuple[Double, jax.Array]:
     """Return what playing each number promises, and which may be played."""
     colors, face, n, s = cards.colors, cards.face, cards.numbers, cards.number_sum
-    started = colors.length > 0
+    started = colors.mine.length > 0
     deck = table.deck_left
-    others = colors.numbers + jnp.where(colors.highest == 0, colors.hand_wagers, 0) - 1
-    hope = outlook(game, colors.length + 1, others)
+    hope = outlook(game, colors.mine.length + 1, colors.fitting - 1)
 
-    haste = where(
-        deck <= late(game),
-        integers(2 * face),
-        where(deck <= midway(game), scaled(0.8, face), 0),
-    )
+    haste = where(deck <= midway(game), scaled(0.8, face), 0)
+    haste = where(deck <= late(game), integers(2 * face), haste)
     goes_on = integers(7 + (game.min_rank + game.ranks) - face) + haste
-    goes_on -= jnp.where(colors.total + s < style.open_sum, 6, 0)
-    goes_on = goes_on + 3 * colors.wagers + hope
+    goes_on -= jnp.where(colors.mine.total + s < style.open_sum, 6, 0)
+    goes_on = goes_on + 3 * colors.mine.wagers + hope
 
     opens = scaled(0.5, 2 * s + 4 * n + 3 * colors.hand_wagers) + 4 * quarter_plan
     opens = opens + game.expedition_penalty + jnp.maximum(0, middle_rank(game) - cards.rank)
@@ -192,9 +183,8 @@ def _first_numbers(
 ) -> tuple[Double, jax.Array]:
     """Return the same for the number that opens a first colour, unless the colour is hopeless."""
     n, s = cards.colors.numbers, cards.colors.number_sum
-    promising = (
-        (quarter_plan > 0) | (n >= 2) | (s >= style.forced_sum) | (table.deck_left <= midway(game))
-    )
+    promising = (quarter_plan > 0) | (n >= 2) | (s >= style.forced_sum)
+    promising |= table.deck_left <= midway(game)
     value = 4 * quarter_plan + scaled(0.2, s) + (game.min_rank + game.ranks - cards.face)
     return value, ~cards.is_wager & (table.opened == 0) & promising
 
@@ -202,7 +192,7 @@ def _first_numbers(
 def _discards(game: LostCities, cards: Cards) -> Double:
     """Return how well each card can be spared."""
     fits_me = cards.fits_me
-    value = -value_to_me(game, cards) - value_to_them(cards)
+    value = -value_to_me(game, cards) - value_to_them(game, cards)
     value += jnp.where(fits_me, 0, 20)
     value += jnp.where(cards.fits_them, 0, 6)
     return value - jnp.where(cards.is_wager & fits_me, 4, 0)
@@ -218,12 +208,9 @@ def _draw_action(game: LostCities, style: Style, table: Table, legal: jax.Array)
     deck = table.deck_left
     pace = jnp.where(deck > midway(game), 8, jnp.where(deck > late(game), 4, -4))
     of_deck = scaled(0.25, pace + jnp.where(table.lead > 0, 3, -5))
-    # The deck comes last: of equal values the last one is taken.
-    values = jax.tree.map(
-        lambda piles, deck: jnp.concatenate([piles, jnp.broadcast_to(deck, pace.shape)]),
-        _piles(game, style, table),
-        of_deck,
-    )
+    of_piles = _piles(game, style, table)
+    # The last one of equal values is taken: the deck comes last.
+    values = jax.tree.map(lambda *parts: jnp.concatenate(parts), of_piles, of_deck)
     draw = 2 * game.hand_size
     piles = legal[:, draw + 1 :].T
     best = last_best(values, jnp.concatenate([piles, jnp.ones_like(piles[:1])]))
@@ -234,8 +221,9 @@ def _piles(game: LostCities, style: Style, table: Table) -> Double:
     """Return what the card on top of each pile is worth, [C, B]."""
     cards = top_cards(game, table)
     colors, opened = cards.colors, table.opened
-    started = colors.length > 0
-    to_them = value_to_them(cards)
+    started = colors.mine.length > 0
+    to_them = value_to_them(game, cards)
+    interest = my_interest(game, colors)
     support = _support(game, style, table, cards)
     base = product(0.4, to_them) + where(table.lead <= 0, constant(1.5), 0)
     crowd = jnp.where(opened >= 4, 20, jnp.where(opened == 3, 10, 0))
@@ -245,13 +233,13 @@ def _piles(game: LostCities, style: Style, table: Table) -> Double:
 
     weak = (colors.numbers < style.wager_count) | (colors.number_sum < style.wager_sum)
     backed = where(too_many, integers(-8), base + support - constant(0.5))
-    wager = where(~started & weak, backed, base + 6 + colors.interest)
-    wager = where(colors.highest > 0, base - 2, wager)
+    wager = where(~started & weak, backed, base + 6 + interest)
+    wager = where(colors.mine.highest > 0, base - 2, wager)
 
-    fitting = base + cards.face + product(0.7, colors.interest)
+    fitting = base + cards.face + product(0.7, interest)
     fitting += where(started, integers(5), support)
-    fits = colors.numbers + jnp.where(colors.highest == 0, colors.hand_wagers, 0)
-    number = where(cards.fits_me, fitting, base - 2) + outlook(game, colors.length, fits + 1)
+    number = where(cards.fits_me, fitting, base - 2)
+    number = number + outlook(game, colors.mine.length, colors.fitting + 1)
     number = where(too_many, integers(-8), number)
     return where(cards.is_wager, wager, number)
 

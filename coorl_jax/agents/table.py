@@ -4,8 +4,8 @@ It sees what is public and its own hand. B batch, C colours, H slots of the hand
 has rank 0 and face 0. Everything is int32 with the batch as its last axis, which is what vector
 instructions run along; figures of the whole state have a first axis of 1.
 
-The values are sums of decimal fractions in the order in which they are written: equal sums decide
-some actions, and so does the rounding of unequal order, see `doubles.py`.
+The values are sums of decimal fractions, added in the order in which they are written: some actions
+are decided by sums that are equal, or would be if doubles did not round; see `doubles.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from coorl_jax.agents.doubles import Array, Double, constant, product, scaled, where
 from coorl_jax.games.lost_cities import LostCities, information
 
-_NO_COLOR = -1
-_FIELD = 8  # bits of a small count next to others in one integer
+_NONE = -1
+_FIELD = 8  # bits: counts of cards are at most 60
 
 
 class Style(NamedTuple):
@@ -37,28 +37,37 @@ class Style(NamedTuple):
     last_open: Array | int  # cards in the deck at or under which no colour is opened
 
 
+class Expeditions(NamedTuple):
+    """One player's expeditions, [C, B]; or those of the colours of cards, [X, B]."""
+
+    length: jax.Array  # cards
+    wagers: jax.Array
+    total: jax.Array  # of faces
+    highest: jax.Array  # rank of the highest number, 0 for none
+
+
 class Colors(NamedTuple):
     """Figures of colours, [C, B]; or of the colours of cards, [X, B]."""
 
-    length: jax.Array  # cards in my expedition
-    wagers: jax.Array  # in my expedition
-    total: jax.Array  # sum of faces in my expedition
-    highest: jax.Array  # rank of the highest number in my expedition, 0 for none
-    their_highest: jax.Array  # in the opponent's
+    mine: Expeditions
+    theirs: Expeditions
+    top_rank: jax.Array  # of the card on top of the pile, _NONE for no card
+    hand_wagers: jax.Array  # in my hand
     numbers: jax.Array  # in my hand that fit my expedition
     number_sum: jax.Array  # of their faces
-    hand_wagers: jax.Array  # in my hand
-    interest: Double  # mine
-    their_interest: Double  # a quarter of it
+
+    @property
+    def fitting(self) -> jax.Array:
+        """Cards in my hand that fit my expedition."""
+        return self.numbers + jnp.where(self.mine.highest == 0, self.hand_wagers, 0)
 
 
 class Table(NamedTuple):
     """A batch of states as the player to move sees them."""
 
-    slot_color: jax.Array  # [H, B], _NO_COLOR for an empty slot
+    slot_color: jax.Array  # [H, B], _NONE for an empty slot
     slot_rank: jax.Array  # [H, B]
-    top_rank: jax.Array  # [C, B], of the card on top of each pile; anything for an empty pile
-    colors: Colors
+    colors: Colors  # [C, B]
     opened: jax.Array  # [1, B], colours that I have opened
     deck_left: jax.Array  # [1, B]
     lead: jax.Array  # [1, B], my score less the opponent's if the round ended now
@@ -82,12 +91,12 @@ class Cards(NamedTuple):
     @property
     def fits_me(self) -> jax.Array:
         """Where I could play the card, bool."""
-        return _fits(self.rank, self.colors.highest)
+        return _fits(self.rank, self.colors.mine.highest)
 
     @property
     def fits_them(self) -> jax.Array:
         """Where the opponent could, bool."""
-        return _fits(self.rank, self.colors.their_highest)
+        return _fits(self.rank, self.colors.theirs.highest)
 
 
 # The rules as numbers.
@@ -132,64 +141,24 @@ def see(game: LostCities, packed: jax.Array) -> Table:
     cards = packed[:n].reshape(game.colors, game.suit_size, -1)
     slots = packed[n : n + h].astype(jnp.int32)
     kinds = information.num_kinds(game)
-    slot_color = jnp.where(slots == information.EMPTY, _NO_COLOR, slots // kinds)
+    slot_color = jnp.where(slots == information.EMPTY, _NONE, slots // kinds)
     slot_rank = slots % kinds
 
-    rank = np.maximum(np.arange(game.suit_size) - game.wagers + 1, 0).astype(np.int32)[:, None]
+    rank = np.maximum(np.arange(game.suit_size) - game.wagers + 1, 0).astype(np.int32)
+    rank = rank[None, :, None]
     code = jnp.max(cards, axis=1)
-    is_top = cards == code[:, None]
-    top_rank = jnp.max(jnp.where(is_top, rank, 0), axis=1)
-    has_top = code >= information.PILE
-
-    length, wagers, total, highest, my_score = _expeditions(
-        game, cards == information.OWN_EXPEDITION, rank
-    )
-    their_length, their_wagers, their_total, their_highest, their_score = _expeditions(
-        game, cards == information.OPPONENT_EXPEDITION, rank
-    )
+    top_rank = jnp.max(jnp.where(cards == code[:, None], rank, 0), axis=1)
+    top_rank = jnp.where(code >= information.PILE, top_rank, _NONE)
+    mine, my_score = _expeditions(game, cards == information.OWN_EXPEDITION, rank)
+    theirs, their_score = _expeditions(game, cards == information.OPPONENT_EXPEDITION, rank)
     color = np.arange(game.colors, dtype=np.int32)[:, None]
-    numbers, number_sum, _ = _run(game, slot_color, slot_rank, color, highest + 1)
-    hand_wagers = _count((slot_color == color[:, None]) & (slot_rank == 0))
-    fitting = numbers + jnp.where(highest == 0, hand_wagers, 0)
-    interest = (
-        scaled(0.25, jnp.where(length > 0, 20, 0) + 8 * wagers + total)
-        + scaled(1.2, numbers)
-        + scaled(1.5, fitting - numbers)
-        + scaled(0.15, number_sum)
-        + outlook(game, length, fitting, weight=0.05)
-    )
-    # By quarters: for integers times it no bits to the right are needed, see `value_to_them`.
-    their_face = _face(game, their_highest)
-    top_interest = where(
-        top_rank == 0,
-        constant(0.25 * 1.5),
-        scaled(0.25 * 0.1, _face(game, top_rank)) + constant(0.25),
-    )
-    their_interest = (
-        scaled(0.0625, jnp.where(their_length > 0, 20, 0) + 8 * their_wagers + their_total)
-        + scaled(0.25 * 0.4, their_face)
-        + where(has_top & _fits(top_rank, their_highest), top_interest, 0)
-    )
-    if _bonus_possible(game):
-        near = their_length + 1 >= game.bonus_threshold
-        their_interest += where(near, constant(0.25 * (0.2 * game.bonus_amount)), 0)
+    numbers, number_sum, _ = _run(game, slot_color, slot_rank, color, mine.highest + 1)
+    hand_wagers = _count((slot_color[None] == color[:, None]) & (slot_rank == 0)[None])
     return Table(
         slot_color=slot_color,
         slot_rank=slot_rank,
-        top_rank=top_rank,
-        colors=Colors(
-            length,
-            wagers,
-            total,
-            highest,
-            their_highest,
-            numbers,
-            number_sum,
-            hand_wagers,
-            interest,
-            their_interest,
-        ),
-        opened=_count(length > 0)[None],
+        colors=Colors(mine, theirs, top_rank, hand_wagers, numbers, number_sum),
+        opened=_count(mine.length > 0)[None],
         deck_left=packed[n + h + 1][None].astype(jnp.int32),
         lead=(my_score - their_score)[None],
     )
@@ -208,7 +177,7 @@ def hand_cards(game: LostCities, table: Table) -> Cards:
 def top_cards(game: LostCities, table: Table) -> Cards:
     """Return the cards on top of the piles, [C, B]; an empty pile's have no meaning."""
     color = np.arange(game.colors, dtype=np.int32)[:, None]
-    return _cards(game, table, color, table.top_rank, table.colors)
+    return _cards(game, table, color, table.colors.top_rank, table.colors)
 
 
 def _cards(game: LostCities, table: Table, color: Array, rank: jax.Array, colors: Colors) -> Cards:
@@ -221,19 +190,17 @@ def _count(condition: jax.Array) -> jax.Array:
     return jnp.sum(condition, axis=-2, dtype=jnp.int32)
 
 
-def _expeditions(game: LostCities, held: jax.Array, rank: np.ndarray) -> tuple[jax.Array, ...]:
-    """Return length, wagers, sum of faces, highest rank of bool[C, K, B]; and the score, [B]."""
-    # Three sums at once, in fields of one integer.
-    face = faces_of(game)[rank]
-    fields = jnp.sum(
-        jnp.where(held, 1 | (rank == 0) << _FIELD | face << 2 * _FIELD, 0), axis=1, dtype=jnp.int32
-    )
-    length, wagers, total = _unpack(fields)
+def _expeditions(
+    game: LostCities, held: jax.Array, rank: np.ndarray
+) -> tuple[Expeditions, jax.Array]:
+    """Return the expeditions that hold bool[C, K, B], and their score, [B]."""
+    fields = _pack(1, (rank == 0).astype(np.int32), faces_of(game)[rank])
+    length, wagers, total = _sums(jnp.where(held, fields, 0))
     highest = jnp.max(jnp.where(held, rank, 0), axis=1)
     bonus = jnp.where(length >= game.bonus_threshold, game.bonus_amount, 0)
     points = (total + game.expedition_penalty) * (1 + wagers) + bonus
     score = jnp.sum(jnp.where(length > 0, points, 0), axis=0)
-    return length, wagers, total, highest, score
+    return Expeditions(length, wagers, total, highest), score
 
 
 def _run(
@@ -245,14 +212,20 @@ def _run(
       Their number, the sum of their faces, and how many have the middle rank or above.
     """
     high = (slot_rank >= middle_rank(game)).astype(jnp.int32)
-    fields = 1 | high << _FIELD | _face(game, slot_rank) << 2 * _FIELD
-    fields = jnp.where(slot_rank > 0, fields, 0)
+    fields = jnp.where(slot_rank > 0, _pack(1, high, _face(game, slot_rank)), 0)
     belongs = (slot_color[None] == color[:, None]) & (slot_rank[None] >= rank[:, None])
-    numbers, high, total = _unpack(jnp.sum(jnp.where(belongs, fields[None], 0), axis=1))
+    numbers, high, total = _sums(jnp.where(belongs, fields[None], 0))
     return numbers, total, high
 
 
-def _unpack(fields: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _pack(first: Array | int, second: Array, third: Array) -> Array:
+    """Return three figures in fields of one integer: their sums are then one sum."""
+    return first | second << _FIELD | third << 2 * _FIELD
+
+
+def _sums(fields: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the three sums along the last axis but one."""
+    fields = jnp.sum(fields, axis=-2, dtype=jnp.int32)
     mask = (1 << _FIELD) - 1
     return fields & mask, fields >> _FIELD & mask, fields >> 2 * _FIELD
 
@@ -287,43 +260,71 @@ def plan(game: LostCities, style: Style, table: Table, cards: Cards) -> Double:
     n, s, g = cards.numbers, cards.number_sum, cards.high
     opened, deck = table.opened, table.deck_left
     full = math.ceil(0.85 * int(faces_of(game).sum()))
-    solid = (opened <= 3) & (n >= style.open_count) & (s >= style.open_sum)
-    solid &= (g > 0) | (s >= full)
-    thin = (opened <= 2) & (n >= 2) & (s >= style.thin_sum) & (g > 0)
-    rich = (opened != 3) & (n > style.open_count) & (s >= style.rich_sum)
-    rich &= (g >= 2) & (deck > midway(game))
+    strong = (opened <= 3) & (n >= style.open_count) & (s >= style.open_sum)
+    strong &= (g > 0) | (s >= full)
+    thin = (opened <= 2) & (n >= 2) & (s >= style.thin_sum) & (g > 0) & ~strong
+    rich = (opened != 3) & (n > style.open_count) & (s >= style.rich_sum) & (g >= 2)
+    rich &= (deck > midway(game)) & ~strong & ~thin
     quick = (opened <= 2) & (deck <= midway(game)) & (n >= 1) & (cards.face >= 8)
+    quick &= ~strong & ~thin
 
-    def choose(of_solid: float, of_thin: float, of_rich: float, of_quick: float) -> Double:
-        factor = where(quick, constant(0.25 * of_quick), 0)
-        factor = where(rich, constant(0.25 * of_rich), factor)
-        factor = where(thin, constant(0.25 * of_thin), factor)
-        return where(solid, constant(0.25 * of_solid), factor)
+    def factor(if_strong: float, if_thin: float, if_rich: float, if_quick: float) -> Double:
+        chosen = where(quick, constant(0.25 * if_quick), 0)
+        chosen = where(rich, constant(0.25 * if_rich), chosen)
+        chosen = where(thin, constant(0.25 * if_thin), chosen)
+        return where(strong, constant(0.25 * if_strong), chosen)
 
-    of_rich = rich & ~solid & ~thin
-    of_quick = quick & ~solid & ~thin & ~rich
-    value = choose(6, 3, 10, 1.5) + jnp.where(of_quick, cards.face, s) * choose(
-        0.25, 0.18, 0.3, 0.2
-    )
-    value += n * choose(0.8, 0.7, 1, 0)
-    value += jnp.where(of_rich, g, cards.colors.hand_wagers) * choose(0.5, 0.4, 0.7, 0)
+    value = factor(6, 3, 10, 1.5)
+    value += jnp.where(quick, cards.face, s) * factor(0.25, 0.18, 0.3, 0.2)
+    value += n * factor(0.8, 0.7, 1, 0)
+    value += jnp.where(rich, g, cards.colors.hand_wagers) * factor(0.5, 0.4, 0.7, 0)
     cost = jnp.where(opened <= 1, 0, jnp.where(opened == 2, 6, jnp.where(opened == 3, 14, 28)))
-    return where(solid | thin | rich | quick, value - scaled(0.25, cost), 0)
+    return where(strong | thin | rich | quick, value - scaled(0.25, cost), 0)
+
+
+def my_interest(game: LostCities, colors: Colors) -> Double:
+    """Return how much I want cards of each colour."""
+    mine, wagers = colors.mine, colors.fitting - colors.numbers
+    return (
+        scaled(0.25, jnp.where(mine.length > 0, 20, 0) + 8 * mine.wagers + mine.total)
+        + scaled(1.2, colors.numbers)
+        + scaled(1.5, wagers)
+        + scaled(0.15, colors.number_sum)
+        + outlook(game, mine.length, colors.fitting, weight=0.05)
+    )
+
+
+def their_interest(game: LostCities, colors: Colors) -> Double:
+    """Return a quarter of how much the opponent seems to want cards of each colour."""
+    theirs, top = colors.theirs, colors.top_rank
+    number_on_top = scaled(0.25 * 0.1, _face(game, top)) + constant(0.25)
+    on_top = where(top == 0, constant(0.25 * 1.5), number_on_top)
+    started = jnp.where(theirs.length > 0, 20, 0)
+    interest = (
+        scaled(0.25 * 0.25, started + 8 * theirs.wagers + theirs.total)
+        + scaled(0.25 * 0.4, _face(game, theirs.highest))
+        + where(_fits(top, theirs.highest), on_top, 0)
+    )
+    if not _bonus_possible(game):
+        return interest
+    near = theirs.length + 1 >= game.bonus_threshold
+    return interest + where(near, constant(0.25 * (0.2 * game.bonus_amount)), 0)
 
 
 def value_to_me(game: LostCities, cards: Cards) -> Double:
     """Return what each card is worth in my hand."""
-    interest = cards.colors.interest
+    interest = my_interest(game, cards.colors)
+    started = cards.colors.mine.length > 0
     number = scaled(0.8, cards.face) + interest
-    number += jnp.where(cards.colors.length > 0, 4, 0)
-    number += jnp.where(cards.colors.length > 0, 3, 0)
+    number = number + jnp.where(started, 4, 0) + jnp.where(started, 3, 0)
     number += jnp.where((interest >= 6) & (cards.rank <= middle_rank(game)), 5, 0)
     return where(cards.fits_me, where(cards.is_wager, product(1.2, interest) + 7, number), 0)
 
 
-def value_to_them(cards: Cards) -> Double:
+def value_to_them(game: LostCities, cards: Cards) -> Double:
     """Return what each card is worth to the opponent."""
-    interest = cards.colors.their_interest
+    # By quarters, and then times integers: see `Double`.
+    interest = their_interest(game, cards.colors)
     wager = 6 * interest + 8
     number = cards.face * (interest + constant(0.4))
     return where(cards.fits_them, where(cards.is_wager, wager, number), 0)
