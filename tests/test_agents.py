@@ -51,8 +51,27 @@ def test_names_are_those_that_play_the_game():
             agents.make(name, game)
 
 
+def test_older_names_stand_for_the_same_opponents():
+    for older, name in (
+        ("passive_discard", "discard_only"),
+        ("safe_heuristic", "heuristic_balanced"),
+        ("safe_heuristic_loose", "heuristic_aggressive"),
+        ("safe_heuristic_strict", "heuristic_cautious"),
+        ("noisy_safe", "heuristic_noisy"),
+        ("random", "random"),
+    ):
+        assert agents.canonical(older) == name
+        assert agents.canonical(name) == name
+        made = [agents.make(each, GAME) for each in (older, name)]
+        assert jax.tree.structure(made[0]) == jax.tree.structure(made[1])
+        assert jax.tree.leaves(made[0]) == jax.tree.leaves(made[1])
+    assert agents.canonical("bob") == "bob"
+
+
 def test_unknown_and_unfit_opponents_are_named():
-    with pytest.raises(ValueError, match=r"^opponent 'bob': must be one of random, discard_only;"):
+    known = ", ".join(agents.names(GAME))
+    with pytest.raises(ValueError, match=rf"^opponent 'bob': must be one of {known}; e.g. random"):
         agents.make("bob", GAME)
-    with pytest.raises(ValueError, match=r"^opponent 'discard_only': plays lost_cities only, not"):
-        agents.make("discard_only", KuhnPoker())
+    for name in ("discard_only", "safe_heuristic"):
+        with pytest.raises(ValueError, match=rf"^opponent '{name}': plays lost_cities only, not"):
+            agents.make(name, KuhnPoker())

@@ -154,6 +154,55 @@ def test_a_corrupted_position_is_reported(tmp_path, corrupt, field):
     assert found(path) == [(0, len(entries[0]["prefix"]), field)]
 
 
+def test_what_a_bot_does_there_is_compared(tmp_path):
+    entries = load(POSITIONS)[:3]
+    rules = []
+
+    def plays(bot, game, packed, legal):
+        rules.append(game)
+        assert packed.shape == (3, game.packed_size)
+        assert packed[:, game.num_cards + game.hand_size].tolist() == [
+            ("card", "draw").index(entry["phase"]) for entry in entries
+        ]
+        recorded = [entry["bot_actions"][bot] for entry in entries]
+        # The second position is contradicted for one bot, by another legal action or by none.
+        mask = np.eye(game.num_actions, dtype=bool)[recorded]
+        if bot == "heuristic_cautious":
+            mask[1] = legal[1] & ~mask[1]
+        return mask
+
+    path = save(tmp_path / "positions.jsonl", entries)
+    (found,) = records.replay(records.read_records(path), plays)
+    assert len(rules) == len(entries[0]["bot_actions"])
+    recorded = entries[1]["bot_actions"]["heuristic_cautious"]
+    assert found[1:5] == (
+        entries[1]["game"],
+        len(entries[1]["prefix"]),
+        "bot_actions.heuristic_cautious",
+        recorded,
+    )
+    assert recorded not in found.engine
+    assert str(found).endswith(f"recorded {recorded}, heuristic_cautious plays {found.engine}")
+
+
+def test_no_bot_is_asked_after_the_end(tmp_path):
+    whole = load(SMALL)[0]
+    entry = {key: whole[key] for key in ("config", "deck")} | {
+        "prefix": [step["action"] for step in whole["steps"]],
+        "player": 0,
+        "phase": "card",
+        "bot_actions": {"discard_only": 1},
+    }
+    path = save(tmp_path / "positions.jsonl", [entry])
+
+    def plays(*_):
+        raise AssertionError
+
+    assert [found.field for found in records.replay(records.read_records(path), plays)] == [
+        "terminal"
+    ]
+
+
 def test_an_illegal_prefix_is_reported_once(tmp_path):
     entries = load(POSITIONS)[:3]
     entries[0]["prefix"][1] = 9
@@ -313,6 +362,41 @@ def test_command_names_the_first_disagreements_and_counts_the_rest(tmp_path, cap
     assert lines[21] == f"{path}: 30 more disagreements, not shown"
     assert lines[22] == f"{path}: 50 records, 508 decisions: 50 disagreements"
     assert len(lines) == 23
+
+
+def test_command_checks_the_actions_of_bots(tmp_path, capsys):
+    entries = load(POSITIONS)[:40]
+    at, entry = next(
+        (at, entry)
+        for at, entry in enumerate(entries)
+        if entry["phase"] == "card" and entry["bot_actions"]["discard_only"] != 3
+    )
+    actions = entry["bot_actions"]
+    actions["discard_only"] = 3  # legal, but it discards the first card
+    # Older names; and chance, of which any legal action may come.
+    actions["safe_heuristic"] = actions.pop("heuristic_balanced")
+    actions |= {"heuristic_noisy": 5, "random": 7}
+    path = save(tmp_path / "positions.jsonl", entries)
+    with pytest.raises(SystemExit):
+        command.main([str(path)])
+    decisions = sum(len(entry["prefix"]) for entry in entries)
+    assert capsys.readouterr().out.splitlines() == [
+        f"{path}: line {at + 1}, game {entry['game']}, decision {len(entry['prefix'])}, "
+        "bot_actions.discard_only: recorded 3, discard_only plays [1]",
+        f"{path}: 40 records, {decisions} decisions, 162 decisions of bots: 1 disagreements",
+    ]
+
+
+def test_command_names_an_unknown_bot(tmp_path):
+    entries = load(POSITIONS)[:2]
+    entries[1]["bot_actions"]["bob"] = 1
+    path = save(tmp_path / "positions.jsonl", entries)
+    with pytest.raises(records.RecordError) as caught:
+        command.main([str(path)])
+    assert str(caught.value).startswith(
+        f"{path}, line 2: bot_actions has the unknown bot 'bob'; must be one of random, "
+        "discard_only, heuristic_balanced, "
+    )
 
 
 def run_command(*arguments):

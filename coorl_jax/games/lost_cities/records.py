@@ -8,7 +8,7 @@ parameters) and `deck` (card ids in draw order), and is one of
   `expedition_scores[player][colour]`, `expeditions[player][colour]` as ranks in order (0 for a
   wager);
 * a position: `prefix`, the actions so far, `player` and `phase` to decide, and `bot_actions`, what
-  each of some players does there.
+  each of some bots does there, by name.
 
 Replay takes a line apart into the actions and a list of expectations, each about one decision,
 and compares these with what the engine says when it plays the actions (`trace.py`).
@@ -23,8 +23,8 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -48,8 +48,12 @@ _RULES = {
 _OPTIONAL_RULE = "max_discard_draws"
 
 _OUTCOME = ("terminal", "truncated", "deck_left", "expedition_scores", "scores", "expeditions")
+_BOT = "bot_actions."  # begins the field of an expectation about a bot
 _BATCH = 512  # records replayed at once
 _GZIP_MAGIC = b"\x1f\x8b"
+
+Plays: TypeAlias = Callable[[str, LostCities, np.ndarray, np.ndarray], np.ndarray]
+"""What a bot may do: its name, the rules, uint8[B, P] and the legal bool[B, A] to bool[B, A]."""
 
 
 class RecordError(ValueError):
@@ -84,9 +88,15 @@ class Record:
     actions: list[int]
     expectations: list[Expectation]
 
+    @property
+    def bots(self) -> list[str]:
+        """Names of the bots whose actions the record tells."""
+        fields = (field for _, field, _ in self.expectations)
+        return [field.removeprefix(_BOT) for field in fields if field.startswith(_BOT)]
+
 
 class Disagreement(NamedTuple):
-    """A value that the engine contradicts. For an illegal action, `engine` lists the legal ones."""
+    """A value that the engine contradicts. Instead of an action, `engine` lists all that agree."""
 
     line: int
     game: int
@@ -97,7 +107,11 @@ class Disagreement(NamedTuple):
 
     def __str__(self) -> str:
         """Describe the disagreement in one line."""
-        rule = "legal actions are" if _is_action(self.field) else "engine has"
+        rule = "engine has"
+        if self.field == "action":
+            rule = "legal actions are"
+        elif self.field.startswith(_BOT):
+            rule = f"{self.field.removeprefix(_BOT)} plays"
         return (
             f"line {self.line}, game {self.game}, decision {self.decision}, {self.field}: "
             f"recorded {json.dumps(self.recorded)}, {rule} {json.dumps(self.engine)}"
@@ -147,7 +161,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
         raise RecordError(f"{path}: must hold at least one record, one JSON object a line")
 
 
-def replay(records: Iterable[Record]) -> Iterator[Disagreement]:
+def replay(records: Iterable[Record], plays: Plays | None = None) -> Iterator[Disagreement]:
     """Play records on the engine and find everything they say that the engine contradicts.
 
     What follows an illegal action, or an action after the engine's end of the round, is not
@@ -155,6 +169,7 @@ def replay(records: Iterable[Record]) -> Iterator[Disagreement]:
 
     Args:
       records: of any rule parameters; each new combination compiles once, for seconds.
+      plays: what the bots do; if not given, their actions have only to be legal.
 
     Yields:
       The disagreements, in order within one rule set.
@@ -168,8 +183,10 @@ def replay(records: Iterable[Record]) -> Iterator[Disagreement]:
                 np.array([record.deck for record in group], np.uint8),
                 [record.actions for record in group],
             )
+            bots = _bot_actions(rules, group, traces, plays) if plays else [{}] * len(group)
             for i, record in enumerate(group):
-                yield from _compare(record, jax.tree.map(lambda leaf, i=i: leaf[i], traces))
+                trace = jax.tree.map(lambda leaf, i=i: leaf[i], traces)
+                yield from _compare(record, trace, bots[i])
 
 
 def write_games(
@@ -224,13 +241,29 @@ def write_games(
         ) from error
 
 
-def _compare(record: Record, trace: Trace) -> Iterator[Disagreement]:
-    """Yield where a record and the trace of its actions disagree."""
+def _bot_actions(
+    rules: LostCities, group: list[Record], traces: Trace, plays: Plays
+) -> list[dict[str, list[int]]]:
+    """Return for each record what each of its bots may do at the end, unless the round is over."""
+    ends = np.array([len(record.actions) for record in group])
+    over = traces.terminal[np.arange(len(group)), ends]
+    actions: list[dict[str, list[int]]] = [{} for _ in group]
+    for bot in dict.fromkeys(bot for record in group for bot in record.bots):
+        rows = [i for i, record in enumerate(group) if bot in record.bots and not over[i]]
+        if rows:
+            possible = plays(bot, rules, traces.packed[rows], traces.legal[rows, ends[rows]])
+            for i, row in zip(rows, possible, strict=True):
+                actions[i][_BOT + bot] = np.flatnonzero(row).tolist()
+    return actions
+
+
+def _compare(record: Record, trace: Trace, bots: dict[str, list[int]]) -> Iterator[Disagreement]:
+    """Yield where a record disagrees with the trace of its actions and with what the bots do."""
     for decision, field, recorded in record.expectations:
         if trace.terminal[decision] and decision < len(record.actions):
             yield Disagreement(record.line, record.game, decision, "terminal", False, True)
             return
-        engine = field_value(record.rules, trace, field, decision)
+        engine = bots[field] if field in bots else field_value(record.rules, trace, field, decision)
         agrees = recorded in engine if _is_action(field) else recorded == engine
         if not agrees:
             yield Disagreement(record.line, record.game, decision, field, recorded, engine)
@@ -239,8 +272,8 @@ def _compare(record: Record, trace: Trace) -> Iterator[Disagreement]:
 
 
 def _is_action(field: str) -> bool:
-    """Tell whether a field holds an action, which has to be legal rather than equal."""
-    return field == "action" or field.startswith("bot_actions.")
+    """Tell whether a field holds an action, one of several rather than equal."""
+    return field == "action" or field.startswith(_BOT)
 
 
 def _describe(game: LostCities, trace: Trace, actions: list[int]) -> dict[str, Any]:
@@ -334,7 +367,7 @@ def _parse_position(entry: dict[str, Any], where: str) -> tuple[list[int], list[
     for field in ("player", "phase"):
         expectations.append(Expectation(end, field, _get(entry, field, object, where)))
     for bot, action in _get(entry, "bot_actions", dict, where).items():
-        expectations.append(Expectation(end, f"bot_actions.{bot}", action))
+        expectations.append(Expectation(end, _BOT + bot, action))
     return actions, expectations
 
 

@@ -31,6 +31,7 @@ class Trace(NamedTuple):
     location: Array  # uint8[B, N], at the end
     deck_left: Array  # int32[B], at the end
     expedition_scores: Array  # int32[B, 2, C], at the end
+    packed: Array  # uint8[B, P], what the player to move knows at the end
 
 
 def trace_games(game: LostCities, decks: np.ndarray, actions: list[list[int]]) -> Trace:
@@ -85,6 +86,7 @@ def _play(game: LostCities, decks: Array, actions: Array, lengths: Array) -> Tra
             location=final.location,
             deck_left=final.deck_left,
             expedition_scores=game.scores(final),
+            packed=game.information_state(final, game.player(final)),
         )
 
     return jax.vmap(one_game)(decks, actions, lengths)
