@@ -176,17 +176,45 @@ def _base() -> ml_collections.ConfigDict:
     mixture.capacity = 0
 
     config.evaluation = evaluation = ml_collections.ConfigDict()
-    # Iterations between two evaluations (also after the first and the last); 0 = never.
-    evaluation.every = 10
+    # Iterations between two full evaluations (also after the first and the last); 0 = never.
+    evaluation.every = 20
     # Deals per opponent and policy, each played twice with the seats swapped.
     evaluation.pairs = 1000
     # Fixed players to meet.
-    evaluation.opponents = ("random", "discard_only")
+    evaluation.opponents = (
+        "random",
+        "discard_only",
+        "heuristic_balanced",
+        "heuristic_aggressive",
+        "heuristic_cautious",
+        "heuristic_noisy",
+    )
     # Policies to evaluate: current (of the last iteration), average (of all, in one network),
     # mixture (a kept iteration's for each round, see mixture.capacity).
     evaluation.policies = ("current", "average")
+    # light (who wins, by how much) or full (also how they play; Lost Cities only).
+    evaluation.diagnostics = "full"
     # Compute exactly what best responses gain, in points (games small enough to enumerate only).
     evaluation.nash_conv = False
+
+    config.light_evaluation = light_evaluation = ml_collections.ConfigDict()
+    # These five as for the full evaluation; where both are due, there is the full one alone.
+    light_evaluation.every = 5
+    light_evaluation.pairs = 250
+    light_evaluation.opponents = ("discard_only", "heuristic_cautious")
+    light_evaluation.policies = ("current", "average")
+    light_evaluation.diagnostics = "light"
+
+    config.gate = gate = ml_collections.ConfigDict()
+    # After each full evaluation the policies are compared with the best so far, and take their
+    # place if a test finds them better: which policy plays in it, current, average or mixture; or
+    # none (no test, and no best).
+    gate.policy = "average"
+    # Deals of the test, each played twice with the seats swapped, at least 100.
+    gate.pairs = 500
+    # Probability with which a test takes a policy for better that is only as good as the best, up
+    # to 0.5; there are as many tests as full evaluations.
+    gate.significance = 0.05
 
     config.checkpoint = checkpoint = ml_collections.ConfigDict()
     # Iterations between two checkpoints (also after the first and the last).
@@ -217,8 +245,11 @@ def _smoke(config: ml_collections.ConfigDict) -> None:
     config.memory.strategy_capacity = 200_000
     config.advantage.updates = 120
     config.strategy.updates = 120
-    config.evaluation.pairs = 500
     config.evaluation.every = 6
+    config.evaluation.pairs = 500
+    config.evaluation.opponents = ("random", "discard_only", "heuristic_cautious")
+    config.light_evaluation.every = 0
+    config.gate.pairs = 250
     config.checkpoint.every = 6
 
 
@@ -243,6 +274,8 @@ def _gpu(config: ml_collections.ConfigDict) -> None:
     config.strategy.updates = 2000
     config.strategy.batch_size = 8192
     config.evaluation.pairs = 10_000
+    config.light_evaluation.pairs = 2500
+    config.gate.pairs = 5000
     config.checkpoint.every = 20
 
 
@@ -279,6 +312,11 @@ def _predecessor(config: ml_collections.ConfigDict) -> None:
     config.advantage.batch_size = 1024
     config.strategy.updates = 512
     config.strategy.batch_size = 1024
+    config.evaluation.every = 5
+    config.evaluation.pairs = 500
+    config.evaluation.policies = ("average",)
+    config.light_evaluation.every = 0
+    config.gate.policy = "none"
 
 
 _PRESETS = {

@@ -56,7 +56,12 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config.strategy.annealed = True
     config.evaluation.every = 100
     config.evaluation.opponents = ("random",)
+    config.evaluation.diagnostics = "light"
     config.evaluation.nash_conv = True
+    config.light_evaluation.every = 0
+    config.light_evaluation.opponents = ("random",)
+    # NashConv tells which policy is best.
+    config.gate.policy = "none"
     config.checkpoint.every = 500
     config.checkpoint.keep_policies = 10
     return config

@@ -60,8 +60,14 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     config.advantage.batch_size = 1024
     config.strategy.updates = 300
     config.strategy.batch_size = 1024
+    config.evaluation.every = 10
     config.evaluation.opponents = ("random",)
+    config.evaluation.diagnostics = "light"
     config.evaluation.nash_conv = True
+    config.light_evaluation.every = 0
+    config.light_evaluation.opponents = ("random",)
+    # NashConv tells which policy is best.
+    config.gate.policy = "none"
     config.checkpoint.every = 20
     config.checkpoint.keep_policies = 10
     return config

@@ -197,6 +197,12 @@ class CheckpointStore:
             "restore one from a copy, or start a new run"
         )
 
+    def delete_after(self, step: int) -> None:
+        """Delete the steps after this one."""
+        for later in self.steps():
+            if later > step:
+                self._manager.delete(later)
+
     def _path(self, step: int) -> Path:
         return self._directory / str(step)
 

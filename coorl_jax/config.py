@@ -19,7 +19,10 @@ from coorl_jax.fields import Choice, Rule
 from coorl_jax.settings import GAME_NAME, GameSettings, Settings
 
 # What a resumed run may change, as patterns.
-_MAY_CHANGE = ("preset", "name", "iterations", "evaluation.*", "checkpoint.*", "log.*")
+_MAY_CHANGE = (
+    *("preset", "name", "iterations"),
+    *("evaluation.*", "light_evaluation.*", "gate.*", "checkpoint.*", "log.*"),
+)
 
 
 class ConfigError(ValueError):
@@ -171,11 +174,8 @@ def _check_together(settings: Settings) -> None:
         )
     if traversal.alternating and advantage.cumulative == "bootstrapped":
         _require_networks_per_player(settings)
-    if "mixture" in settings.evaluation.policies and settings.mixture.capacity == 0:
-        raise ConfigError(
-            "config.mixture.capacity=0: must be at least 1 where config.evaluation.policies has "
-            "mixture; e.g. 1000"
-        )
+    if settings.mixture.capacity == 0:
+        _require_no_mixture(settings)
 
 
 def _require_networks_per_player(settings: Settings) -> None:
@@ -186,6 +186,20 @@ def _require_networks_per_player(settings: Settings) -> None:
             "bootstrapped advantages, as a shared network would forget those of the player who is "
             "not the traverser; e.g. True"
         )
+
+
+def _require_no_mixture(settings: Settings) -> None:
+    """Refuse to let a mixture play that is not kept."""
+    for field, policies in (
+        ("evaluation.policies", settings.evaluation.policies),
+        ("light_evaluation.policies", settings.light_evaluation.policies),
+        ("gate.policy", (settings.gate.policy,)),
+    ):
+        if "mixture" in policies:
+            raise ConfigError(
+                f"config.mixture.capacity=0: must be at least 1 where config.{field} has mixture; "
+                "e.g. 1000"
+            )
 
 
 def _parse_value(rule: Rule, value: Any, path: str) -> Any:

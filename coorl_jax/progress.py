@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 
 import rich.live
 import rich.progress_bar
@@ -21,6 +22,7 @@ _PHASES = {
     "advantage_train_seconds": "advantage",
     "strategy_train_seconds": "strategy",
     "evaluation_seconds": "evaluation",
+    "gate_seconds": "gate",
     "checkpoint_seconds": "checkpoint",
 }
 _LOSSES = ("value", "advantage", "strategy")
@@ -172,9 +174,11 @@ def summary(metrics: Metrics) -> dict[str, str]:
 
 
 def evaluation_lines(metrics: Metrics) -> list[str]:
-    """Return one line per policy and opponent met, and one per policy whose NashConv is known.
+    """Return what an evaluation found: a line per policy and opponent met, and some more.
 
-    They come from the metrics `eval/<opponent>/<policy>/<metric>` and `eval/nash_conv/<policy>`.
+    There is one for each policy whose NashConv is known, and one for the test against the best so
+    far. They come from the metrics `eval/<opponent>/<policy>/<metric>`, `eval/nash_conv/<policy>`
+    and `gate/<metric>`.
     """
     pairs = dict.fromkeys(
         tuple(name.split("/")[1:3]) for name in metrics if re.fullmatch("eval/[^/]+/[^/]+/.+", name)
@@ -192,4 +196,26 @@ def evaluation_lines(metrics: Metrics) -> list[str]:
     for name, value in metrics.items():
         if name.startswith("eval/nash_conv/"):
             lines.append(f"{name.rpartition('/')[2]}: NashConv {value:.4f} points")
+    if "gate/accepted" in metrics:
+        test = f"against the best so far: {points}; " if (points := _gate_points(metrics)) else ""
+        verdict = "is now" if metrics["gate/accepted"] else "stays"
+        lines.append(f"{test}iteration {metrics['gate/best_iteration']} {verdict} the best")
     return lines
+
+
+def best_line(lines: Sequence[Metrics]) -> str | None:
+    """Return which iteration is the best, out of the metrics of all; None if none is known."""
+    accepted = [metrics for metrics in lines if metrics.get("gate/accepted")]
+    if not accepted:
+        return None
+    points = _gate_points(accepted[-1])
+    test = f", {points} against the best before" if points else ""
+    return f"best: iteration {accepted[-1]['gate/best_iteration']}{test}"
+
+
+def _gate_points(metrics: Metrics) -> str | None:
+    """Return the result of a test; None if the policies were the first and there was none."""
+    if "gate/points_per_round" not in metrics:
+        return None
+    points, error = (metrics[f"gate/points_per_round{suffix}"] for suffix in ("", "_se"))
+    return f"{points:+.2f} +- {error:.2f} points a round"

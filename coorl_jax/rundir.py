@@ -5,6 +5,7 @@ runs/2026-01-31_120000_lost-cities/
     metrics.jsonl    one line per iteration
     checkpoints/     the last full states, by completed stages
     policies/        the policies alone, by iteration
+    best/            those that were better than all before, the latest last
     tensorboard/     if asked for
     lock             held while a trainer runs; the system releases it with the process
 """
@@ -43,6 +44,11 @@ class RunDirectory:
     def policies(self) -> Path:
         """Directory of the policies."""
         return self.path / "policies"
+
+    @property
+    def best(self) -> Path:
+        """Directory of the best policies so far."""
+        return self.path / "best"
 
     @property
     def metrics(self) -> Path:

@@ -117,14 +117,31 @@ class MixtureSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSettings:
+class LightEvaluationSettings:
     """Matches played during training."""
 
     every: Annotated[int, Integer(0, example=10)]
     pairs: Annotated[int, Integer(2, example=1000, high=2**24)]
     opponents: Annotated[tuple[str, ...], _OPPONENTS]
     policies: Annotated[tuple[str, ...], _POLICIES]
+    diagnostics: Literal["full", "light"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings(LightEvaluationSettings):
+    """Matches played during training, and what best responses gain."""
+
     nash_conv: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class GateSettings:
+    """The test by which the best policies so far are kept."""
+
+    policy: Literal["current", "average", "mixture", "none"]
+    # The mean of fewer pairs is not normal enough for the stated significance.
+    pairs: Annotated[int, Integer(100, example=500, high=2**24)]
+    significance: Annotated[float, Real(low=1e-6, high=0.5, example=0.05)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,5 +179,16 @@ class Settings:
     value: ValueSettings
     mixture: MixtureSettings
     evaluation: EvaluationSettings
+    light_evaluation: LightEvaluationSettings
+    gate: GateSettings
     checkpoint: CheckpointSettings
     log: LogSettings
+
+    def is_due(self, every: int, iteration: int) -> bool:
+        """Return whether what is done every so many iterations is due after this one.
+
+        Also after the last, and after the first, so that what would fail, or has to be compiled,
+        does so at once; never if `every` is 0.
+        """
+        last = iteration >= self.iterations
+        return every > 0 and (iteration == 1 or iteration % every == 0 or last)

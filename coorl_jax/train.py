@@ -4,7 +4,7 @@
 
 The run's configuration, metrics, checkpoints and policies go to a new directory below runs/, or
 to --workdir. With the --workdir of an earlier run, that run goes on exactly where it stopped; its
-length, evaluation, checkpoints and logging may be changed, e.g. --config.iterations=400.
+length, evaluation, gate, checkpoints and logging may be changed, e.g. --config.iterations=400.
 Ctrl-C or SIGTERM stops at the end of the current stage, with a checkpoint.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,15 @@ from coorl_jax import commandline, rundir
 from coorl_jax import config as config_lib
 from coorl_jax import progress as progress_lib
 from coorl_jax.metrics import MetricsWriter, read, timed
-from coorl_jax.progress import Progress, evaluation_lines, tell
+from coorl_jax.progress import Progress, best_line, evaluation_lines, tell
 from coorl_jax.signals import StopRequest
 
 # What loads jax is imported where it is used, so that mistakes are answered at once.
 if TYPE_CHECKING:
+    from coorl_jax.best import BestPolicies
     from coorl_jax.cfr.iteration import Trainer
     from coorl_jax.checkpoint import CheckpointStore
+    from coorl_jax.evaluation.schedule import Evaluation, Schedule
     from coorl_jax.runtime import CompileCounter
 
 _WORKDIR = flags.DEFINE_string(
@@ -73,24 +76,16 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
 
 def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> Path:
     """Train as `train` does, until asked to stop."""
-    from coorl_jax import agents, runtime
+    from coorl_jax import runtime
+    from coorl_jax.best import BestPolicies
     from coorl_jax.cfr.iteration import STAGES, Trainer
     from coorl_jax.checkpoint import CheckpointStore
-    from coorl_jax.evaluation import suite
+    from coorl_jax.evaluation.schedule import Schedule
 
     rundir.check_resume(workdir, settings)
     runtime.configure(settings.matmul_precision)
     trainer = Trainer(settings)
-    try:
-        for opponent in settings.evaluation.opponents:
-            agents.make(opponent, trainer.game)
-    except ValueError as error:
-        raise ValueError(f"config.evaluation.opponents: {error}") from error
-    if settings.evaluation.nash_conv:
-        try:
-            suite.enumerated(trainer.game)
-        except ValueError as error:
-            raise ValueError(f"config.evaluation.nash_conv=True: {error}") from error
+    schedule = Schedule(settings, trainer.game)
 
     keep = settings.checkpoint
     with (
@@ -106,8 +101,18 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
     ):
         progress.say(f"run directory {run.path}; {runtime.describe_device()}")
         progress.say(trainer.memory_report())
+        best = BestPolicies(run.best, settings, trainer.network)
         training = _Training(
-            settings, trainer, STAGES, states, policies, writer, progress, compilations
+            settings,
+            trainer,
+            STAGES,
+            schedule,
+            states,
+            policies,
+            best,
+            writer,
+            progress,
+            compilations,
         )
         training.restore(read(run.metrics))
         progress.say("the first iteration takes longer: it compiles, for half a minute on a CPU")
@@ -119,9 +124,10 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
 class _Training:
     """A run in progress.
 
-    One turn of its loop is a stage, an evaluation, or the end of an iteration; a request to stop
-    is heeded between two turns. What an iteration has measured so far is in every checkpoint, so
-    its line in the metrics is the same whether or not the run was stopped within it.
+    One turn of its loop is a stage, an evaluation, a test against the best so far, or the end of an
+    iteration; a request to stop is heeded between two turns. What an iteration has measured so far
+    is in every checkpoint, so its line in the metrics is the same whether or not the run was
+    stopped within it.
     """
 
     def __init__(
@@ -129,8 +135,10 @@ class _Training:
         settings: config_lib.Settings,
         trainer: Trainer,
         stages: Sequence[str],
+        schedule: Schedule,
         states: CheckpointStore,
         policies: CheckpointStore,
+        best: BestPolicies,
         writer: MetricsWriter,
         progress: Progress,
         compilations: CompileCounter,
@@ -138,8 +146,10 @@ class _Training:
         self._settings = settings
         self._trainer = trainer
         self._stages = stages
+        self._schedule = schedule
         self._states = states
         self._policies = policies
+        self._best = best
         self._writer = writer
         self._progress = progress
         self._compilations = compilations
@@ -162,6 +172,7 @@ class _Training:
         """
         from coorl_jax.checkpoint import abstract
 
+        best_iteration = 0
         if self._states.steps() or lines:
             checkpoint = self._states.restore_latest(
                 # The shapes alone: the memories need not be there twice.
@@ -170,8 +181,10 @@ class _Training:
             )
             self._state, self._saved_step = checkpoint.tree, checkpoint.step
             self._pending = checkpoint.extra["metrics"]
+            best_iteration = checkpoint.extra["best"]
         else:
             self._state = self._trainer.init()
+        self._best.restore(best_iteration, lambda text: self._progress.say(f"WARNING: {text}"))
         iteration, stage = self._trainer.position(self._state)
         if self._saved_step is not None:
             self._progress.say(f"resuming after iteration {iteration}, at {self._stages[stage]}")
@@ -187,14 +200,21 @@ class _Training:
         settings = self._settings
         while not stop.requested:
             iteration, stage = self._trainer.position(self._state)
+            evaluation = self._schedule.due(iteration)
             if stage > 0 or not self._pending:
                 if iteration >= settings.iterations:
                     break
                 self._turn(self._stages[stage], iteration + 1, self._run_stage)
-            elif self._is_due(settings.evaluation.every) and not self._is_evaluated():
-                self._turn("evaluate", iteration, self._evaluate)
+            elif evaluation and "evaluation_seconds" not in self._pending:
+                self._turn("evaluate", iteration, partial(self._evaluate, evaluation))
+            elif (
+                evaluation == "full"
+                and settings.gate.policy != "none"
+                and "gate_seconds" not in self._pending
+            ):
+                self._turn("test against the best", iteration, self._challenge)
             else:
-                if self._is_due(settings.checkpoint.every):
+                if settings.is_due(settings.checkpoint.every, iteration):
                     self._turn("checkpoint", iteration, self._save)
                 self._end_iteration(iteration)
         self._save()
@@ -212,54 +232,34 @@ class _Training:
         self._state, metrics = self._trainer.run_stage(self._state)
         self._pending |= metrics
 
-    def _is_due(self, every: int) -> bool:
-        """Return whether what is done every so many iterations is due after this one.
-
-        The first is among them, so that what would fail, or has to be compiled, does so at once.
-        """
-        iteration, _ = self._trainer.position(self._state)
-        last = iteration >= self._settings.iterations
-        return every > 0 and (iteration == 1 or iteration % every == 0 or last)
-
-    def _is_evaluated(self) -> bool:
-        return "evaluation_seconds" in self._pending
-
-    def _evaluate(self) -> None:
-        from coorl_jax.evaluation import suite
-
-        spec = self._settings.evaluation
-        game, policies = self._trainer.game, self._trainer.policies(self._state)
-        chosen = {name: policies[name] for name in spec.policies}
+    def _evaluate(self, evaluation: Evaluation) -> None:
+        policies = self._trainer.policies(self._state)
         with timed(self._pending, "evaluation_seconds"):
-            rows = suite.evaluate(game, chosen, spec.opponents, spec.pairs, self._settings.seed)
-            nash_convs = suite.nash_convs(game, chosen) if spec.nash_conv else {}
-        for name, nash_conv in nash_convs.items():
-            self._pending[f"eval/nash_conv/{name}"] = nash_conv
-            self._pending[f"eval/exploitability/{name}"] = nash_conv / 2
-        for row in rows:
-            prefix = f"eval/{row['opponent']}/{row['policy']}/"
-            self._pending |= {
-                prefix + name: value
-                for name, value in row.items()
-                if name not in ("opponent", "policy", "elapsed_seconds")
-            }
+            self._pending |= self._schedule.evaluate(evaluation, policies)
+
+    def _challenge(self) -> None:
+        iteration, _ = self._trainer.position(self._state)
+        parameters = self._trainer.policy_parameters(self._state)
+        with timed(self._pending, "gate_seconds"):
+            self._pending |= self._best.challenge(iteration, parameters)
 
     def _save(self) -> None:
         """Write the policies, after whole iterations, and the state, unless already there."""
         iteration, stage = self._trainer.position(self._state)
         step = iteration * len(self._stages) + stage
-        if step == self._saved_step:
-            return
         pending = dict(self._pending)
         with timed(self._pending, "checkpoint_seconds"):
-            # The policies first: where there is a state, there are its policies.
+            # The policies first: where there is a state, there are its policies and the best.
+            self._best.save()
+            if step == self._saved_step:
+                return
             if stage == 0:
                 self._policies.save(
                     iteration,
                     self._trainer.policy_parameters(self._state),
                     {"config": config_lib.to_dict(self._settings)},
                 )
-            self._states.save(step, self._state, {"metrics": pending})
+            self._states.save(step, self._state, {"metrics": pending, "best": self._best.iteration})
         self._saved_step = step
 
     def _end_iteration(self, iteration: int) -> None:
@@ -286,6 +286,9 @@ def _tell_outcome(run: rundir.RunDirectory, settings: config_lib.Settings, compl
     for text in evaluations[-1] if evaluations else ():
         tell(f"  {text}")
     tell(f"to evaluate:\n  python -m coorl_jax.evaluate --checkpoint={path}")
+    if (best := best_line(lines)) is not None:
+        best_path = shlex.quote(str(run.best))
+        tell(f"{best}; to evaluate it:\n  python -m coorl_jax.evaluate --checkpoint={best_path}")
     tell(f"to train on:\n  {resume} --config.iterations={2 * settings.iterations}")
 
 

@@ -114,6 +114,17 @@ def test_replaces_an_existing_step(directory):
     np.testing.assert_array_equal(restored.tree["w"], [1, 1])
 
 
+def test_deletes_what_came_after_a_step(directory):
+    with CheckpointStore(directory) as store:
+        for step in (1, 2, 4, 7):
+            store.save(step, {"w": jnp.ones(3)}, {})
+        store.delete_after(2)
+        assert store.steps() == [1, 2]
+        store.delete_after(2)
+    with CheckpointStore(directory, read_only=True) as store:
+        assert store.steps() == [1, 2]
+
+
 @pytest.mark.parametrize("size", [None, 10])
 def test_damaged_latest_is_reported_set_aside_and_passed_over(directory, size):
     old, new = make_state(seed=1), make_state(seed=2)

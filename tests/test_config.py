@@ -87,6 +87,12 @@ def test_is_hashable_and_frozen():
         ("evaluation.opponents", ("random", "random"), "must be a non-empty tuple of different"),
         ("evaluation.opponents", "random", "must be a tuple of names"),
         ("evaluation.policies", ("best",), "must be one of current, average, mixture"),
+        ("evaluation.diagnostics", "some", "must be one of full, light"),
+        ("light_evaluation.every", -1, "must be an integer from 0"),
+        ("light_evaluation.pairs", 1, "must be an integer from 2"),
+        ("gate.policy", None, "must be one of current, average, mixture, none"),
+        ("gate.pairs", 99, "must be an integer from 100 to 16777216, in digits; e.g. 500"),
+        ("gate.significance", 0.0, "must be a number from 1e-06 to 0.5; e.g. 0.05"),
         ("advantage.weighting", "quadratic", "must be one of uniform, linear, discounted"),
         ("strategy.discount", -1.0, "must be a number from 0 to 100; e.g. 2.0"),
         ("advantage.cumulative", "ring", "must be one of reservoir, bootstrapped"),
@@ -151,11 +157,30 @@ def test_bootstrapped_advantages_need_a_warm_start():
     assert config.override(settings(), both).advantage.cumulative == "bootstrapped"
 
 
-def test_a_mixture_that_is_evaluated_has_to_be_kept():
-    with pytest.raises(config.ConfigError, match=r"config.mixture.capacity=0: must be at least 1"):
-        config.from_dict(with_value("evaluation.policies", ("average", "mixture")))
-    both = {"evaluation.policies": ("mixture",), "mixture.capacity": 3}
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("evaluation.policies", ("average", "mixture")),
+        ("light_evaluation.policies", ("mixture",)),
+        ("gate.policy", "mixture"),
+    ],
+)
+def test_a_mixture_that_plays_has_to_be_kept(field, value):
+    with pytest.raises(config.ConfigError) as error:
+        config.from_dict(with_value(field, value))
+    assert str(error.value) == (
+        f"config.mixture.capacity=0: must be at least 1 where config.{field} has mixture; e.g. 1000"
+    )
+    both = {field: value, "mixture.capacity": 3}
     assert config.override(settings(), both).mixture.capacity == 3
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [(3, [1, 3, 6, 7, 8]), (1, range(1, 9)), (100, [1, 7, 8]), (0, [])]
+)
+def test_what_is_done_every_so_often_is_also_done_at_first_and_at_last(every, due):
+    made = config.override(settings(), {"iterations": 7})
+    assert [i for i in range(1, 9) if made.is_due(every, i)] == [*due]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +246,8 @@ def test_differences_name_fields_with_both_values():
     [
         ("iterations", True),
         ("evaluation.pairs", True),
+        ("light_evaluation.every", True),
+        ("gate.policy", True),
         ("checkpoint.keep", True),
         ("log.tensorboard", True),
         ("name", True),

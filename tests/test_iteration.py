@@ -23,7 +23,7 @@ from trainers import (
 )
 
 from configs import default
-from coorl_jax import config, evaluate, train
+from coorl_jax import agents, config, train, trained_agent
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.cfr import reservoir
 from coorl_jax.cfr.iteration import STAGES, Trainer
@@ -249,6 +249,8 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
             "evaluation.pairs": 5,
             "evaluation.policies": ("current", "average", "mixture"),
             "mixture.capacity": 4,
+            "gate.policy": "mixture",
+            "gate.pairs": 100,
         }
     )
     run_path = train.train(settings, tmp_path / "run")
@@ -284,21 +286,29 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
     assert lines[0]["compilations"] > 0  # At least a match of this many pairs.
     assert lines[2]["compilations"] == 0
     # What was saved plays as what was trained: iterations 1 to 3 with weights t, and a free slot.
-    _, policies, iteration = evaluate.load(run_path)
-    assert iteration == 3
-    np.testing.assert_allclose(policies["mixture"].weights, [1 / 6, 2 / 6, 3 / 6, 0], rtol=1e-6)
-    for policy, value in suite.nash_convs(KuhnPoker(), policies).items():
+    agent = trained_agent.load(run_path)
+    assert agent.iteration == 3
+    weights = agent.policies["mixture"].weights
+    np.testing.assert_allclose(weights, [1 / 6, 2 / 6, 3 / 6, 0], rtol=1e-6)
+    for policy, value in suite.nash_convs(KuhnPoker(), agent.policies).items():
         assert lines[2][f"eval/nash_conv/{policy}"] == pytest.approx(value, rel=1e-6)
+    # The mixtures were tested against each other, and the best was kept as it was.
+    assert ["gate/points_per_round" in line for line in lines] == [False, True, True]
+    best = trained_agent.load(run_path / "best")
+    assert best.iteration == lines[2]["gate/best_iteration"]
+    same = trained_agent.load(run_path / "policies" / str(best.iteration))
+    chex.assert_trees_all_equal(best.policies, same.policies)
 
 
 @every_settings
 def test_nothing_is_compiled_after_the_second_iteration(settings):
     trainer = Trainer(settings)
+    opponents = {"random": agents.make("random", trainer.game)}
     state = trainer.init()
     with CompileCounter() as counter:
         for iteration in range(1, 5):
             state, _ = advance(trainer, state)
-            suite.evaluate(trainer.game, trainer.policies(state), ("random",), 4, settings.seed)
+            suite.evaluate(trainer.game, trainer.policies(state), opponents, 4, settings.seed)
             if iteration <= 2:
                 counter.take()
         assert counter.take()["compilations"] == 0

@@ -44,6 +44,7 @@ FLOORS = {
     "checkpoint": 6,
     "progress": 6,
     "plot": 6,
+    "best": 7,
     "rundir": 7,
     "studydir": 7,
     "commandline": 7,

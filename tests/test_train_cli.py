@@ -62,6 +62,12 @@ def metrics(run):
     ]
 
 
+def best(run):
+    """Return the iteration of the best policies."""
+    with CheckpointStore(run / "best", read_only=True) as store:
+        return store.steps()[-1]
+
+
 def last_state(run, trainer):
     with CheckpointStore(run / "checkpoints", read_only=True) as store:
         return store.restore(store.steps()[-1], trainer.init()).tree
@@ -103,7 +109,8 @@ class TestLoop:
 
     def test_nothing_compiles_after_the_second_iteration(self, tiny, tmp_path):
         jax.clear_caches()
-        run = train.train(settings(iterations=6), tmp_path / "run")
+        gate = {"gate.policy": "average", "gate.pairs": 100}
+        run = train.train(settings(iterations=6, **gate), tmp_path / "run")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert lines[0]["compilations"] > 0
         assert [line["compilations"] for line in lines[2:]] == [0, 0, 0, 0]
@@ -124,7 +131,8 @@ class TestLoop:
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_stops_after_any_turns_leave_the_same_run(self, tiny, tmp_path, monkeypatch, seed):
-        made = settings(**{"checkpoint.every": 2})
+        gate = {"gate.policy": "average", "gate.pairs": 100}
+        made = settings(**{"checkpoint.every": 2, "light_evaluation.every": 1} | gate)
         whole = train.train(made, tmp_path / "whole")
         stopped = tmp_path / "stopped"
         turn, rng, stops = train._Training._turn, random.Random(seed), []
@@ -140,6 +148,7 @@ class TestLoop:
             train.train(made, stopped)
         assert len({name for _, name in stops}) >= 4
         assert metrics(stopped) == metrics(whole)
+        assert best(stopped) == best(whole)
         trainer = tiny(made)
         chex.assert_trees_all_equal(last_state(stopped, trainer), last_state(whole, trainer))
 
@@ -178,7 +187,7 @@ class TestLoop:
         other = train.train(settings(**{"network.width": 16}), tmp_path / "other")
         (run / "checkpoints").rename(tmp_path / "mine")
         (other / "checkpoints").rename(run / "checkpoints")
-        with pytest.raises(ValueError, match=r"params/0/w is float32\[4, 16\] in the checkpoint"):
+        with pytest.raises(ValueError, match=r"params/0/.*bias is float32\[16\] in the checkpoint"):
             train.train(settings(), run)
 
     def test_second_interrupt_stops_at_once(self, tiny, tmp_path, monkeypatch):
@@ -209,7 +218,11 @@ def test_real_trainer_resumes_bit_for_bit(tmp_path, scheme):
 
 def start(run, *arguments):
     """Start the command with the tiny trainer in a process of its own."""
-    overrides = {"iterations": 12, "checkpoint.every": 1, "evaluation.every": 4}
+    overrides = {
+        **{"iterations": 12, "checkpoint.every": 1},
+        **{"evaluation.every": 4, "evaluation.policies": "average"},
+        **{"gate.policy": "average", "gate.pairs": 100},
+    }
     command = [
         *(sys.executable, str(ROOT / "tests" / "tiny_trainer.py"), f"--workdir={run}"),
         "--config=configs/kuhn.py",
@@ -236,7 +249,10 @@ def test_ten_kills_at_random_moments_leave_the_same_run(tmp_path):
     for _ in range(10):
         with start(run) as process:
             wait_for_line(process, "memory")
-            # A checkpoint takes about a third of the time: some kills fall within one.
+            # Before the first iteration, which compiles, or during the next ones, of which a
+            # checkpoint takes most of the time.
+            for _ in range(rng.randrange(5)):
+                process.stdout.readline()
             time.sleep(rng.uniform(0.0, 0.4))
             process.kill()
             assert "WARNING" not in process.stdout.read()
@@ -244,6 +260,7 @@ def test_ten_kills_at_random_moments_leave_the_same_run(tmp_path):
         assert "finished 12 iterations" in process.stdout.read()
     assert process.returncode == 0
     assert metrics(run) == metrics(reference)
+    assert best(run) == best(reference)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -307,6 +324,11 @@ NUMBERS = {
     "eval/random/average/win_rate": 0.842,
     "eval/random/average/win_rate_se": 0.01,
     "eval/nash_conv/average": 0.0314159,
+    "gate_seconds": 0.1,
+    "gate/accepted": 0.0,
+    "gate/best_iteration": 7,
+    "gate/points_per_round": -0.25,
+    "gate/points_per_round_se": 1.0,
 }
 
 
@@ -315,10 +337,11 @@ class TestTelling:
         with progress_lib.Progress(11) as progress:
             progress.iteration(1, NUMBERS)
         assert capsys.readouterr().out == (
-            "iteration 1/11; 3.2 s (traversal 2.0, advantage 0.6); 51,234 nodes/s, "
+            "iteration 1/11; 3.2 s (traversal 2.0, advantage 0.6, gate 0.1); 51,234 nodes/s, "
             "occupancy 0.96; loss advantage 0.01235; 0:00:20 left\n"
             "  average against random: +12.35 +- 0.50 points a round, wins 84.2 +- 1.0 %\n"
             "  average: NashConv 0.0314 points\n"
+            "  against the best so far: -0.25 +- 1.00 points a round; iteration 7 stays the best\n"
         )
 
     def test_terminal_panel(self):
@@ -329,5 +352,12 @@ class TestTelling:
         with console.capture() as capture:
             console.print(progress._panel())
         shown = capture.get()
-        for text in ("1/11", "0:00:20 left", "traverse of iteration 2", "51,234 nodes/s", "+12.35"):
+        for text in (
+            "1/11",
+            "0:00:20 left",
+            "traverse of iteration 2",
+            "51,234 nodes/s",
+            "+12.35",
+            "iteration 7 stays",
+        ):
             assert text in shown

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coorl_jax import agents, commandline, train
+from coorl_jax import commandline, train
 from coorl_jax.cfr import iteration as iteration_lib
-from coorl_jax.games.kuhn_poker import KuhnPoker
+from coorl_jax.networks import Params
+from coorl_jax.policy import make_network, make_policies
 from coorl_jax.settings import Settings
 
 STAGES = iteration_lib.STAGES
@@ -32,7 +33,7 @@ TIMERS = (
 class TinyState(NamedTuple):
     iteration: jax.Array  # int32
     stage: jax.Array  # int32
-    params: tuple[dict[str, jax.Array], ...]  # float32[4, width]
+    params: tuple[Params, ...]  # of one network for both seats
     memory: jax.Array  # uint8[SLOTS]
 
 
@@ -41,14 +42,15 @@ class TinyTrainer:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.game = KuhnPoker()
+        self.network = make_network(settings)
+        self.game = self.network.game
 
     def memory_report(self) -> str:
         return f"memory {SLOTS} bytes"
 
     def init(self) -> TinyState:
-        params = {"w": jnp.zeros((4, self.settings.network.width))}
-        return TinyState(jnp.int32(0), jnp.int32(0), (params,), jnp.zeros(SLOTS, dtype=jnp.uint8))
+        params = (self.network.init(jax.random.key(self.settings.seed)),)
+        return TinyState(jnp.int32(0), jnp.int32(0), params, jnp.zeros(SLOTS, dtype=jnp.uint8))
 
     def position(self, state: TinyState) -> tuple[int, int]:
         return int(state.iteration), int(state.stage)
@@ -57,11 +59,12 @@ class TinyTrainer:
         iteration, stage = self.position(state)
         time.sleep(STAGE_SECONDS)
         seed = iteration * len(STAGES) + stage + self.settings.seed
-        weights, memory = _advance(state.params[0]["w"], state.memory, jnp.int32(seed))
+        params, memory = _advance(state.params, state.memory, jnp.int32(seed))
         following = (stage + 1) % len(STAGES)
-        metrics = {TIMERS[stage]: STAGE_SECONDS, f"sum/{STAGES[stage]}": float(jnp.sum(weights))}
+        total = float(_total(params))
+        metrics = {TIMERS[stage]: STAGE_SECONDS, f"sum/{STAGES[stage]}": total}
         state = TinyState(
-            jnp.int32(iteration + (following == 0)), jnp.int32(following), ({"w": weights},), memory
+            jnp.int32(iteration + (following == 0)), jnp.int32(following), params, memory
         )
         return state, metrics
 
@@ -69,15 +72,21 @@ class TinyTrainer:
         return {"current": state.params, "average": state.params}
 
     def policies(self, state: TinyState) -> dict[str, Any]:
-        policy = agents.make("random", self.game)
-        return {"current": policy, "average": policy}
+        return make_policies(self.settings, self.network, self.policy_parameters(state))
 
 
 @jax.jit
-def _advance(weights: jax.Array, memory: jax.Array, seed: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _advance(
+    params: tuple[Params, ...], memory: jax.Array, seed: jax.Array
+) -> tuple[tuple[Params, ...], jax.Array]:
     key = jax.random.key(seed)
-    noise = jax.random.normal(key, weights.shape)
-    return 0.9 * weights + noise, memory + jax.random.bits(key, memory.shape, jnp.uint8)
+    params = jax.tree.map(lambda leaf: 0.9 * leaf + jax.random.normal(key, leaf.shape), params)
+    return params, memory + jax.random.bits(key, memory.shape, jnp.uint8)
+
+
+@jax.jit
+def _total(params: tuple[Params, ...]) -> jax.Array:
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
 
 
 if __name__ == "__main__":
