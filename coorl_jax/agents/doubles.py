@@ -41,6 +41,8 @@ class Double:
     exact: Array  # int32, value before any rounding, in 1/2000
     low: Array  # int32, low bits of the double in units of 2^-62
 
+    __array_ufunc__ = None  # numpy leaves an array times a Double to `__rmul__`
+
     def __add__(self, other: Double | Array | int) -> Double:
         """Return the sum; integers may be added."""
         other = _double(other)
@@ -158,15 +160,14 @@ def _exponent(exact: Array, low: Array) -> jax.Array:
 
     A number that is nearly 0 since others cancelled has no bits to round, so that is right too.
     """
-    size = jnp.abs(exact)
+    # A power of two has low bits 0, but for errors: one towards zero makes it less than that.
+    towards_zero = ((low ^ exact) < 0).astype(jnp.int32)
+    size = jnp.maximum(jnp.abs(exact) - towards_zero, 0)
     # Beyond 24 bits conversion to float32 must not round up.
     size = jnp.where(size >= 2**24, size & -256, size)
+    # The bits of float32 as integers: 2000 and 2^e 2000 differ by 2^23 e, and order is kept.
     bits = jax.lax.bitcast_convert_type(size.astype(jnp.float32), jnp.int32)
-    one = int(np.float32(_UNITS).view(np.int32))
-    # The bits of float32 order them as integers. Just below a power of two, which has low bits 0,
-    # errors towards zero are negative for positive numbers.
-    below = ((low ^ exact) < 0).astype(jnp.int32)
-    return (bits - one - below) >> _FLOAT32_MANTISSA
+    return (bits - int(np.float32(_UNITS).view(np.int32))) >> _FLOAT32_MANTISSA
 
 
 def _limbs(number: Double) -> list[jax.Array]:
