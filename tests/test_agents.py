@@ -12,21 +12,37 @@ GAME = LostCities(colors=2, ranks=4, wagers=1, hand_size=3, max_discard_draws=2)
 
 def test_random_is_uniform_over_legal_actions():
     legal = jnp.array([[True, False, True, True], [False, True, False, False], [False] * 4])
-    probabilities = agents.make("random", GAME).action_probabilities(
-        jnp.zeros((3, GAME.packed_size), jnp.uint8), legal
+    probabilities = agents.make("random", KuhnPoker()).action_probabilities(
+        jnp.zeros((3, KuhnPoker().packed_size), jnp.uint8), legal
     )
     third = np.float32(1) / 3
     np.testing.assert_allclose(probabilities, [[third, 0, third, third], [0, 1, 0, 0], [0] * 4])
 
 
+def test_random_is_uniform_in_lost_cities_too():
+    decide = jax.jit(agents.make("random", GAME).action_probabilities)
+    state = GAME.init(jax.random.key(1))
+    while not GAME.is_terminal(state):
+        legal = GAME.legal_actions(state)
+        packed = GAME.information_state(state, GAME.player(state))
+        probabilities = decide(packed[None], legal[None])[0]
+        np.testing.assert_allclose(probabilities, legal / legal.sum(), rtol=1e-6)
+        state = GAME.step(state, jnp.argmax(legal).astype(jnp.int32))
+
+
+def test_all_bots_of_a_game_are_one_program():
+    trees = [jax.tree.structure(agents.make(name, GAME)) for name in agents.names(GAME)]
+    assert all(tree == trees[0] for tree in trees)
+
+
 def test_discard_only_plays_a_whole_round_without_an_expedition():
-    agent = agents.make("discard_only", GAME)
+    decide = jax.jit(agents.make("discard_only", GAME).action_probabilities)
     state = GAME.init(jax.random.key(0))
     actions = []
     while not GAME.is_terminal(state):
         legal = GAME.legal_actions(state)
         packed = GAME.information_state(state, GAME.player(state))
-        probabilities = agent.action_probabilities(packed[None], legal[None])[0]
+        probabilities = decide(packed[None], legal[None])[0]
         (action,) = np.flatnonzero(probabilities)
         assert probabilities[action] == 1
         assert legal[action]

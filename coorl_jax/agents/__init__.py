@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 
 from coorl_jax.agents import heuristic
-from coorl_jax.agents.discard_only import DiscardOnly
 from coorl_jax.agents.uniform import Uniform
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities
@@ -14,7 +13,8 @@ from coorl_jax.policy import Policy
 
 _ANY_GAME: dict[str, Callable[[], Policy]] = {"random": Uniform}
 _LOST_CITIES: dict[str, Callable[[LostCities], Policy]] = {
-    "discard_only": DiscardOnly,
+    "random": partial(heuristic.make, noise=1.0),
+    "discard_only": partial(heuristic.make, passive=True),
     "heuristic_balanced": partial(heuristic.make, style="balanced"),
     "heuristic_aggressive": partial(heuristic.make, style="aggressive"),
     "heuristic_cautious": partial(heuristic.make, style="cautious"),
@@ -31,7 +31,7 @@ _ALIASES = {
 
 def names(game: Game) -> tuple[str, ...]:
     """Return the names of the opponents that play a game."""
-    return (*_ANY_GAME, *(_LOST_CITIES if isinstance(game, LostCities) else ()))
+    return tuple(_LOST_CITIES if isinstance(game, LostCities) else _ANY_GAME)
 
 
 def canonical(name: str) -> str:
@@ -46,13 +46,12 @@ def make(name: str, game: Game) -> Policy:
       ValueError: for an unknown name, or an opponent that does not play this game.
     """
     known = canonical(name)
-    if known in _ANY_GAME:
-        return _ANY_GAME[known]()
     if known not in _LOST_CITIES:
         raise ValueError(
-            f"opponent {name!r}: must be one of {', '.join([*_ANY_GAME, *_LOST_CITIES])}; "
-            "e.g. random"
+            f"opponent {name!r}: must be one of {', '.join(_LOST_CITIES)}; e.g. random"
         )
-    if not isinstance(game, LostCities):
+    if isinstance(game, LostCities):
+        return _LOST_CITIES[known](game)
+    if known not in _ANY_GAME:
         raise ValueError(f"opponent {name!r}: plays lost_cities only, not {game.name}; e.g. random")
-    return _LOST_CITIES[known](game)
+    return _ANY_GAME[known]()

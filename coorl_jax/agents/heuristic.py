@@ -1,6 +1,8 @@
 """The rule-based players of Lost Cities: open strong colours, deny the opponent, race the deck.
 
 All share one set of rules and differ in thresholds (`Style`) and in how often they play at random.
+Two simpler players are the same program, so that an evaluation against all of them compiles once:
+one that always plays at random, and one that only discards.
 B batch, A actions, C colours, H hand size; in what follows the batch is the last axis (`table.py`).
 """
 
@@ -47,29 +49,35 @@ from coorl_jax.games.lost_cities.rules import CARD_PHASE
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Heuristic:
-    """Plays by rules, and with probability `noise` at each decision at random instead."""
+class RuleBot:
+    """Plays by rules, and with probability `noise` at each decision at random instead.
+
+    The rules of a `passive` one are to discard the first card and to draw from the deck.
+    """
 
     game: LostCities = dataclasses.field(metadata={"static": True})
     style: Style
     noise: jax.Array  # float32, 0 to 1
+    passive: jax.Array  # bool
 
     def action_probabilities(self, packed: jax.Array, legal: jax.Array) -> jax.Array:
         """Return float32[B, A] from uint8[B, P] and bool[B, A]; all zero after the round's end."""
         game = self.game
         goes_on = packed[:, game.num_cards + game.hand_size + 1] > 0
         in_card_phase = jax.vmap(partial(information.phase, game))(packed) == CARD_PHASE
-        none = jnp.zeros(goes_on.shape, jnp.int32)
+        thinks = goes_on & ~self.passive & (self.noise < 1)
+        discard_first = jnp.full(goes_on.shape, 1, jnp.int32)
+        draw_deck = jnp.full(goes_on.shape, 2 * game.hand_size, jnp.int32)
         # In a match all rounds of a batch are in the same phase: the other one is not computed.
         card_action = jax.lax.cond(
-            jnp.any(in_card_phase & goes_on),
+            jnp.any(in_card_phase & thinks),
             lambda: _card_action(game, self.style, see(game, packed)),
-            lambda: none,
+            lambda: discard_first,
         )
         draw_action = jax.lax.cond(
-            jnp.any(~in_card_phase & goes_on),
+            jnp.any(~in_card_phase & thinks),
             lambda: _draw_action(game, self.style, see(game, packed), legal),
-            lambda: none,
+            lambda: draw_deck,
         )
         action = jnp.where(in_card_phase, card_action, draw_action)
         legal = legal & goes_on[:, None]
@@ -96,9 +104,19 @@ _STYLES = {
 
 
 def make(
-    game: LostCities, style: Literal["balanced", "aggressive", "cautious"], noise: float = 0.0
-) -> Heuristic:
-    """Return a player of a style, who plays at random with probability `noise` at each decision."""
+    game: LostCities,
+    style: Literal["balanced", "aggressive", "cautious"] = "balanced",
+    noise: float = 0.0,
+    passive: bool = False,
+) -> RuleBot:
+    """Return a player.
+
+    Args:
+      game: the rules of the game.
+      style: when it dares to open a colour.
+      noise: probability of playing at random at a decision.
+      passive: whether it only discards its first card and draws from the deck, whatever its style.
+    """
     shares = _STYLES[style]
     even = -game.expedition_penalty
     target = min(0.8 * even, shares.open_sum * int(faces_of(game).sum()))
@@ -113,7 +131,7 @@ def make(
         wager_sum=math.ceil(target * shares.wager_sum),
         last_open=max(1, round(game.num_cards * shares.last_open)),
     )
-    return Heuristic(game, Style(*map(jnp.int32, thresholds)), jnp.float32(noise))
+    return RuleBot(game, Style(*map(jnp.int32, thresholds)), jnp.float32(noise), jnp.bool_(passive))
 
 
 def _clamp(count: int, most: int) -> int:
