@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from coorl_jax import agents
+from coorl_jax.agents.uniform import Uniform
 from coorl_jax.evaluation.diagnostics import diagnose, matches_of_three
 from coorl_jax.evaluation.match import MatchResult, Recording, play
 from coorl_jax.games.lost_cities import LostCities
@@ -234,7 +234,7 @@ def test_a_match_that_was_not_recorded_is_refused():
 def there_and_back():
     """A match, and the diagnostics of it and of the same one with the policies swapped."""
     game = dataclasses.replace(GAME, wagers=2)
-    policies = agents.make("random", game), agents.make("discard_only", game)
+    policies = Uniform(), Uniform()
     there = play(game, *policies, 300, jax.random.key(1), record=True)
     # What `play` returns for the policies in the other order, see test_match.py.
     recording = there.recording

@@ -63,7 +63,7 @@ def command(monkeypatch, capsys):
 
     def call(*arguments):
         with flagsaver.flagsaver():
-            flags.FLAGS(["evaluate", "--rounds=8", *map(str, arguments)])
+            flags.FLAGS(["evaluate", "--rounds=40", *map(str, arguments)])
             evaluate.main([])
         return capsys.readouterr().out
 
@@ -113,14 +113,14 @@ def test_table_is_plain_text_when_piped(command, run):
         "policy", "opponent", "rounds", "points", "per", "round", "wins", "%", "draws", "%",
         "losses", "%",
     ]  # fmt: skip
-    assert row.split()[:3] == ["average", "random", "8"]
+    assert row.split()[:3] == ["average", "random", "40"]
     assert out.isascii()
 
 
 def test_one_step_or_the_latest(command, run):
     latest, second, first = (
         json.loads(command(f"--checkpoint={path}", "--json", "--opponents=random",
-                           "--policy=current", "--rounds=40"))
+                           "--policy=current"))
         for path in (run, run / "policies" / "2", run / "policies" / "1")
     )  # fmt: skip
     assert latest["points_per_round"] == second["points_per_round"] != first["points_per_round"]
@@ -148,7 +148,7 @@ def test_several_agents_at_once_with_bots_and_agents_as_opponents(command, run):
 
 
 def test_greedy_is_temperature_zero(command, run):
-    arguments = [f"--checkpoint={run}", "--policy=average", "--json", "--rounds=40"]
+    arguments = [f"--checkpoint={run}", "--policy=average", "--json"]
     (row,) = (
         json.loads(line)
         for line in command(
@@ -165,7 +165,7 @@ def test_greedy_is_temperature_zero(command, run):
 
 def test_full_diagnostics_tell_how_they_play(command, run):
     arguments = [f"--checkpoint={run}", "--opponents=discard_only", "--policy=current"]
-    row = json.loads(command(*arguments, "--diagnostics=full", "--json", "--rounds=12"))
+    row = json.loads(command(*arguments, "--diagnostics=full", "--json"))
     assert row["opponent_opened_colors"] == 0
     assert row["policy_entropy"] >= 0
     assert {"match_points", "match_win_rate", "points_p50", "fallback_rate"} <= set(row)
@@ -176,7 +176,7 @@ def test_full_diagnostics_tell_how_they_play(command, run):
 
 def test_timings_tell_where_the_time_goes(command, run, kuhn_run):
     arguments = [f"--checkpoint={run}", "--opponents=discard_only", "--policy=current"]
-    row = json.loads(command(*arguments, "--timings", "--json", "--rounds=400"))
+    row = json.loads(command(*arguments, "--timings", "--json"))
     assert row["rounds_per_second"] > 0
     assert row["policy_share"] > 0
     assert row["opponent_share"] > 0
@@ -194,9 +194,9 @@ def test_kuhn_meets_the_opponents_that_play_it(command, kuhn_run):
 
 
 def test_a_mixture_that_was_kept_can_be_played(command, kuhn_run):
-    out = command(f"--checkpoint={kuhn_run}", "--json", "--policy=mixture,current", "--rounds=80")
+    out = command(f"--checkpoint={kuhn_run}", "--json", "--policy=mixture,current")
     mixture, current = (json.loads(line) for line in out.splitlines())
-    assert (mixture["policy"], mixture["rounds"]) == ("mixture", 80)
+    assert (mixture["policy"], mixture["rounds"]) == ("mixture", 40)
     assert mixture["points_per_round"] != current["points_per_round"]
     assert mixture["points_per_round_se"] > 0
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coorl_jax import agents
+from coorl_jax.agents.uniform import Uniform
 from coorl_jax.cfr.regret_matching import sample_action
 from coorl_jax.evaluation import match, suite
 from coorl_jax.evaluation.match import play
@@ -116,6 +117,8 @@ def mixture_of_kuhn(*logits, weights):
 
 
 ALWAYS = 100.0  # logit
+# In SMALL, discards its first card and draws from the deck.
+DISCARDS = fixed(0, 1, 0, 0, 0, 0, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,7 @@ def test_equals_rounds_played_one_by_one(game, policy_a, policy_b):
 def test_a_policy_against_itself_is_exactly_even():
     mixture = mixture_of_kuhn(1.0, -2.0, weights=[0.5, 0.5])
     for game, policy in (
-        (SMALL, agents.make("random", SMALL)),
+        (SMALL, Uniform()),
         (Irregular(), fixed(1, 2, 3)),
         (KuhnPoker(), mixture),
     ):
@@ -158,7 +161,7 @@ def test_swapping_the_policies_negates_every_number_exactly(monkeypatch):
     one = mixture_of_kuhn(1.0, -2.0, 0.3, weights=[0.5, 0.2, 0.3])
     other = mixture_of_kuhn(-1.0, 0.5, weights=[0.5, 0.5])
     for game, a, b in (
-        (SMALL, agents.make("random", SMALL), agents.make("discard_only", SMALL)),
+        (SMALL, Uniform(), DISCARDS),
         (Irregular(), fixed(0.1, 0.8, 0.1), fixed(0.5, 0.1, 0.4)),
         (KuhnPoker(), one, other),
         (KuhnPoker(), one, fixed(0.5, 0.5)),
@@ -190,7 +193,7 @@ def test_entropies_and_fallbacks_are_those_of_each_policys_decisions():
     network = Network(game, NetworkSpec("mlp", width=4, depth=1))
     params = jax.tree.map(jnp.zeros_like, network.init(jax.random.key(0)))
     lost = NetworkPolicy(network, PolicySpec("advantage"), (params,))
-    result = play(game, agents.make("random", game), lost, 8, jax.random.key(0), record=True)
+    result = play(game, Uniform(), lost, 8, jax.random.key(0), record=True)
     # No advantage of zero is positive. Turns are two decisions long, and of an odd number of turns
     # the first player has one more: policy b in column 1.
     turns = result.decisions // 2
@@ -201,7 +204,7 @@ def test_entropies_and_fallbacks_are_those_of_each_policys_decisions():
 
 
 def test_final_states_are_those_that_the_actions_lead_to():
-    policies = agents.make("random", SMALL), agents.make("discard_only", SMALL)
+    policies = Uniform(), DISCARDS
     recorded = play(SMALL, *policies, 3, jax.random.key(3), record=True).recording
     for deal in range(3):
         for column in (0, 1):
@@ -325,7 +328,7 @@ def test_nash_conv_of_a_mixture_is_not_that_of_the_mean():
 
 
 def test_more_pairs_begin_with_the_same_rounds_and_neither_chunks_nor_lanes_matter(monkeypatch):
-    policies = agents.make("random", SMALL), agents.make("discard_only", SMALL)
+    policies = Uniform(), DISCARDS
     ten = play(SMALL, *policies, 10, jax.random.key(3), record=True)
     six = play(SMALL, *policies, 6, jax.random.key(3), record=True)
     with monkeypatch.context() as patch:
@@ -361,8 +364,7 @@ def test_random_loses_to_doing_nothing():
 
 
 def test_suite_plays_all_on_the_same_decks_and_depends_on_the_seed():
-    names = ("random", "discard_only")
-    policies = {name: agents.make(name, SMALL) for name in names}
+    policies = {"random": Uniform(), "discards": DISCARDS}
 
     def decks(seed):
         results = suite.matches(SMALL, policies, policies, 4, seed, record=True)
@@ -375,6 +377,6 @@ def test_suite_plays_all_on_the_same_decks_and_depends_on_the_seed():
 
 
 def test_one_pair_has_no_standard_error():
-    policy = agents.make("random", SMALL)
+    policy = Uniform()
     with pytest.raises(ValueError, match="pairs=1: must be at least 2"):
         play(SMALL, policy, policy, 1, jax.random.key(0))
