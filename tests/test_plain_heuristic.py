@@ -29,13 +29,12 @@ RULES = {
     "no_wagers": LostCities(wagers=0, min_rank=5, bonus_threshold=6),
     # Of 90 cards 35 % are 31.5, which is 31 in doubles and 32 for who rounds the exact number.
     "many_colors": LostCities(colors=9, ranks=8, wagers=2, max_discard_draws=40),
-    "early_bonus": LostCities(bonus_threshold=3, bonus_amount=35),
+    "early_bonus": LostCities(bonus_threshold=3, bonus_amount=35, max_discard_draws=2),
     "low_faces": LostCities(min_rank=0, wagers=2, bonus_threshold=5, bonus_amount=7),
     "no_penalty": LostCities(expedition_penalty=0, hand_size=5),
     "large_hand": LostCities(
         colors=3, hand_size=14, min_rank=5, bonus_threshold=7, expedition_penalty=-7
     ),
-    "few_discard_draws": LostCities(max_discard_draws=2),
 }
 # (deck, first actions) that lead to a discard where the two best values are exactly equal, but
 # their doubles differ, and so the lower action is the best.
