@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from policies import fixed
 
 from coorl_jax.agents.uniform import Uniform
 from coorl_jax.evaluation.diagnostics import diagnose, matches_of_three
@@ -234,7 +235,7 @@ def test_a_match_that_was_not_recorded_is_refused():
 def there_and_back():
     """A match, and the diagnostics of it and of the same one with the policies swapped."""
     game = dataclasses.replace(GAME, wagers=2)
-    policies = Uniform(), Uniform()
+    policies = Uniform(), fixed(*range(1, game.num_actions + 1))
     there = play(game, *policies, 300, jax.random.key(1), record=True)
     # What `play` returns for the policies in the other order, see test_match.py.
     recording = there.recording
@@ -259,7 +260,7 @@ def test_swapping_the_policies_swaps_what_is_said_of_them_exactly(there_and_back
     for name in of_a_policy:
         assert there[name] == back[f"opponent_{name}"], name
         assert there[f"opponent_{name}"] == back[name], name
-    assert there["play_share"] > 0 == there["opponent_play_share"]
+    assert 0 < there["play_share"] != there["opponent_play_share"] > 0
     opposite = {"p05": "p95", "p25": "p75", "p50": "p50", "p75": "p25", "p95": "p05"}
     for one, other in opposite.items():
         assert there[f"points_{one}"] == -back[f"points_{other}"]

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from policies import fixed
 
 from coorl_jax import agents
 from coorl_jax.agents.uniform import Uniform
@@ -63,23 +64,6 @@ class Irregular:
 
     def information_state(self, state, player):
         return jnp.stack([state.step, player]).astype(jnp.uint8)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Fixed:
-    """Plays every state with the same probabilities."""
-
-    weights: jax.Array  # float32[A]
-
-    def action_probabilities(self, packed, legal):
-        weights = legal * self.weights[None]
-        total = jnp.sum(weights, axis=1, keepdims=True)
-        return weights / jnp.where(total > 0, total, 1)
-
-
-def fixed(*weights):
-    return Fixed(jnp.array(weights, jnp.float32))
 
 
 def round_by_hand(game, policies, key):

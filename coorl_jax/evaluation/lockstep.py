@@ -26,6 +26,8 @@ from coorl_jax.policy import AnyPolicy, MixturePolicy, NetworkPolicy, Policy, de
 
 _REFILL = 4
 """Decisions between two looks at which lanes are done: a turn of both players of Lost Cities."""
+_NARROWEST = 32
+"""States that are worth a program of their own, at least."""
 _DRAWS = 0xFFFF_FFFF  # stream of the draws, which no deal has for its number
 
 
@@ -290,6 +292,8 @@ def _advance(
             look = jnp.take_along_axis(by_group, jnp.argmax(waiting, axis=1)[:, None], axis=1)
             waiting &= by_group == look
             look_at = policy.in_seats(look[:, 0]).decide
+        elif isinstance(policy, NetworkPolicy):
+            look_at = partial(_decide_first, policy, jnp.sum(waiting, dtype=jnp.int32))
         else:
             look_at = partial(decide, policy)
         within = jax.vmap(lambda row: jnp.nonzero(row, size=room, fill_value=group_lanes)[0])(
@@ -322,6 +326,28 @@ def _advance(
         ),
         rounds,
     )
+
+
+def _decide_first(
+    policy: NetworkPolicy, count: jax.Array, packed: jax.Array, legal: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Decide in the first `count` of B states, in others perhaps: their probabilities may be 0.
+
+    When there are no more deals fewer and fewer lanes go on, and a network's products are most of
+    the time of a match: so they are computed for a quarter, half, three quarters or all states.
+    """
+    batch = packed.shape[0]
+    widths = [batch * quarters // 4 for quarters in range(1, 5)]
+    if widths[0] < _NARROWEST:
+        return policy.decide(packed, legal)
+
+    def decide_in(width: int) -> tuple[jax.Array, jax.Array]:
+        probabilities, fallback = policy.decide(packed[:width], legal[:width])
+        rest = batch - width
+        return jnp.pad(probabilities, ((0, rest), (0, 0))), jnp.pad(fallback, (0, rest))
+
+    enough = jnp.sum(count > np.array(widths[:-1]), dtype=jnp.int32)
+    return jax.lax.switch(enough, [partial(decide_in, width) for width in widths])
 
 
 def _seats(lanes: int) -> np.ndarray:

@@ -15,6 +15,7 @@ mean over groups.
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -29,6 +30,9 @@ _CHUNK = 4096
 """Pairs played by one call; more are played chunk by chunk by the same compiled program."""
 _LANES = 1024
 """Rounds at once, at most; with a mixture there are no more rounds than these in a call."""
+_AT_ONCE = 2
+"""Chunks played at once on a CPU: what one does on a single core, the game and the bots, goes on
+beside the other's networks, which use all cores. An accelerator is filled by one."""
 _GROUP = 16
 """Pairs that share a draw from a mixture, at most: a power of two."""
 
@@ -136,6 +140,7 @@ def play(
     key: jax.Array,
     *,
     record: bool = False,
+    one_by_one: bool = False,
 ) -> MatchResult:
     """Play `pairs` deals twice each, policy a once in each seat.
 
@@ -149,6 +154,7 @@ def play(
       pairs: K, at least 2 for a standard error.
       key: consumed.
       record: whether to keep decks, actions and what else a `Recording` has.
+      one_by_one: whether to play no chunks side by side; for timing, changes no result.
 
     Returns:
       The rounds.
@@ -159,13 +165,16 @@ def play(
     if pairs < 2:
         raise ValueError(f"pairs={pairs}: must be at least 2 for a standard error; e.g. 1000")
     drawn = isinstance(policy_a, MixturePolicy) or isinstance(policy_b, MixturePolicy)
+    at_once = _AT_ONCE if jax.default_backend() == "cpu" else 1
     # Powers of two, so that few different programs are ever compiled.
-    size = min(1 << (pairs - 1).bit_length(), _LANES // NUM_PLAYERS if drawn else _CHUNK)
+    size = 1 << ((pairs - 1) // at_once).bit_length()
+    size = min(max(size, 2), _LANES // NUM_PLAYERS if drawn else _CHUNK)
     lanes = min(NUM_PLAYERS * size, _LANES)
     # Two groups at least, for a standard error.
     group = min(_GROUP, size // 2) if drawn else 1
-    chunks = [
-        jax.device_get(
+
+    def play_chunk(first: int) -> Any:
+        return jax.device_get(
             play_rounds(
                 game,
                 policy_a,
@@ -179,8 +188,9 @@ def play(
                 record=record,
             )
         )
-        for first in range(0, pairs, size)
-    ]
+
+    with ThreadPoolExecutor(1 if one_by_one else at_once) as threads:
+        chunks = list(threads.map(play_chunk, range(0, pairs, size)))
     *results, passes = zip(*chunks, strict=True)
     starts, rounds = (
         jax.tree.map(lambda *parts: np.concatenate(parts)[:pairs], *result) for result in results

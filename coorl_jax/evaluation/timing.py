@@ -21,8 +21,8 @@ class Timing(NamedTuple):
     """The time of one match, without compilation."""
 
     rounds_per_second: float
-    policy_share: float | None  # of the time, taken by policy a; None for a mixture
-    opponent_share: float | None  # by policy b; the game and its bookkeeping take the rest
+    policy_share: float | None  # of the work, done by policy a; None for a mixture
+    opponent_share: float | None  # by policy b; the game and its bookkeeping are the rest
 
 
 def measure(
@@ -32,8 +32,10 @@ def measure(
 
     A match is one program, which cannot be timed in parts. So a policy is timed by itself, on as
     many states at once as in the match, and counted as often as the match asked it; neither
-    networks nor bots take longer for some states than for others of the same turn. A mixture asks
-    several networks, and is left out.
+    networks nor bots take longer for some states than for others of the same turn. Shares are those
+    of a match whose parts are not played side by side, and a little too large, since the last
+    rounds of a match ask a network about fewer states. A mixture asks several networks, and is left
+    out.
 
     Args:
       game: the rules.
@@ -45,6 +47,9 @@ def measure(
     play(game, policy, opponent, pairs, key)  # Compiles, if need be.
     started = time.perf_counter()
     result = play(game, policy, opponent, pairs, key)
+    rounds_per_second = result.rounds / (time.perf_counter() - started)
+    started = time.perf_counter()
+    play(game, policy, opponent, pairs, key, one_by_one=True)
     seconds = time.perf_counter() - started
     turn = _states_of_a_turn(game, result.batch, key)
 
@@ -54,7 +59,7 @@ def measure(
         alone = np.mean([_seconds(_decide, policy, *states) for states in turn])
         return float(result.passes * alone / seconds)
 
-    return Timing(result.rounds / seconds, share(policy), share(opponent))
+    return Timing(rounds_per_second, share(policy), share(opponent))
 
 
 @jax.jit
