@@ -273,7 +273,7 @@ def restore_policies(
       flag: what the user gave the path as, for messages.
 
     Returns:
-      The step is the iteration; the tree has the parameters by policy, "current" and "average";
+      The step is the iteration; the tree has the parameters that `policy.make_policies` takes;
       `extra["config"]` is the configuration, for `config.from_dict`.
 
     Raises:

@@ -26,9 +26,10 @@ def checked_paths() -> list[Path]:
         raise ValueError(
             f"--checkpoint: must be given, a run directory or one of its policies; e.g. {_EXAMPLE}"
         )
-    if len(set(given)) < len(given):
+    paths = [Path(path) for path in given]
+    if len(set(paths)) < len(paths):
         raise ValueError(f"--checkpoint={','.join(given)}: must be different; e.g. {_EXAMPLE}")
-    return [Path(path) for path in given]
+    return paths
 
 
 def checked_path() -> Path:

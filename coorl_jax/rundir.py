@@ -5,7 +5,7 @@ runs/2026-01-31_120000_lost-cities/
     metrics.jsonl    one line per iteration
     checkpoints/     the last full states, by completed stages
     policies/        the policies alone, by iteration
-    best/            those that were better than all before, the latest last
+    best/            the last ones that beat the best before them
     tensorboard/     if asked for
     lock             held while a trainer runs; the system releases it with the process
 """

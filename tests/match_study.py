@@ -61,8 +61,8 @@ def main() -> None:
         f"standard error of an evaluation: stated {np.mean(errors):.3f} on average, "
         f"found {found:.3f}\n"
         f"95 % intervals that cover the mean: {100 * covered:.1f} %\n"
-        f"standard deviation of a round {points.std():.1f}, of a pair's mean {np.sqrt(paired):.1f}, "
-        f"which would be {np.sqrt(independent):.1f} with independent rounds: "
+        f"standard deviation of a round {points.std():.1f}, of a pair's mean "
+        f"{np.sqrt(paired):.1f}, which would be {np.sqrt(independent):.1f} with independent rounds: "
         f"{independent / paired if paired else np.inf:.2f} times the variance"
     )
 

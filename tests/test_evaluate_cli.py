@@ -214,6 +214,7 @@ def test_a_mixture_that_was_kept_can_be_played(command, kuhn_run):
         (["--checkpoint={run}", "--rounds=7"], "--rounds=7: must be even"),
         (["--checkpoint={run}", "--temperature=-1"], "--temperature=-1.0: must be from 0 to 1e6"),
         (["--checkpoint={run},{run}"], "must be different; e.g. --checkpoint=runs/my-run"),
+        (["--checkpoint={run},{run}/"], "must be different; e.g. --checkpoint=runs/my-run"),
         (["--checkpoint={run},{kuhn}"], "must play the same game by the same rules as"),
         (["--checkpoint={run}", "--seed=-1"], "--seed=-1: must be an integer from 0"),
         (["--checkpoint={run}", "--opponents=bob"], "--opponents=bob: must be a bot (random, "),

@@ -29,7 +29,7 @@ from coorl_jax.policy import AnyPolicy, MixturePolicy
 _CHUNK = 4096
 """Pairs played by one call; more are played chunk by chunk by the same compiled program."""
 _LANES = 1024
-"""Rounds at once, at most; with a mixture there are no more rounds than these in a call."""
+"""Rounds of a call at once, at most; with a mixture a call has no more rounds than these."""
 _AT_ONCE = 2
 """Chunks played at once on a CPU: what one does on a single core, the game and the bots, goes on
 beside the other's networks, which use all cores. An accelerator is filled by one."""
@@ -145,7 +145,7 @@ def play(
     """Play `pairs` deals twice each, policy a once in each seat.
 
     Deal i depends on (key, i) alone: with the same key, any two policies meet on the same decks,
-    and more pairs begin with the same rounds (with a mixture, if there are more than 16 already).
+    and more pairs begin with the same rounds (with a mixture, if there are more than 32 already).
 
     Args:
       game: the rules.

@@ -69,8 +69,8 @@ def matches(
     Yields:
       The match and its row: `policy`, `opponent`, `rounds`; `points_per_round`, `win_rate`,
       `draw_rate` and `loss_rate`, each also with its standard error as `..._se`;
-      `decisions_per_round`; the same of matches of three rounds as `match_...`, if there are two
-      at least; `elapsed_seconds`, with those of compiling where a program is new.
+      `decisions_per_round`; what `diagnostics.matches_of_three` tells, if there are two such
+      matches at least; `elapsed_seconds`, with those of compiling where a program is new.
     """
     key = evaluation_key(seed)
     for policy_name, policy in policies.items():
