@@ -62,8 +62,8 @@ def main() -> None:
         f"found {found:.3f}\n"
         f"95 % intervals that cover the mean: {100 * covered:.1f} %\n"
         f"standard deviation of a round {points.std():.1f}, of a pair's mean "
-        f"{np.sqrt(paired):.1f}, which would be {np.sqrt(independent):.1f} with independent rounds: "
-        f"{independent / paired if paired else np.inf:.2f} times the variance"
+        f"{np.sqrt(paired):.1f}, which would be {np.sqrt(independent):.1f} with independent "
+        f"rounds: {independent / paired if paired else np.inf:.2f} times the variance"
     )
 
 
