@@ -58,6 +58,7 @@ TIES = {
     ),
 }
 ROUNDS = 24  # of each set of rules
+SLOW = ("small", "tiny", "one_color", "low_faces", "large_hand")  # Each compiles for seconds.
 NOISE = 0.15  # share of decisions in which heuristic_noisy plays at random
 
 
@@ -78,7 +79,10 @@ def test_plain_bots_do_what_was_recorded(name, rules, count):
             assert decided == entry["bot_actions"][style], (style, entry)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RULES],
+)
 def test_bots_agree_with_the_plain_ones(name):
     """At every decision of rounds among all kinds of players, whoever played."""
     rules = RULES[name]
