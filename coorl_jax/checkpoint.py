@@ -279,13 +279,16 @@ def restore_policies(
     Raises:
       ValueError: when there are no such policies, or none is whole.
     """
-    directory = path if path.name == BEST else path / POLICIES
+    directory = path / POLICIES
+    if path.name == BEST and not directory.is_dir():
+        directory = path
     if directory.is_dir():
         with CheckpointStore(directory, read_only=True) as store:
             if not store.steps():
                 raise ValueError(
                     f"{flag}={path}: holds no policies yet, since none of its iterations was "
-                    f"completed; go on with python -m coorl_jax.train --workdir={path}"
+                    f"completed; go on with python -m coorl_jax.train "
+                    f"--workdir={directory.parent}"
                 )
             return store.restore_latest(report=report)
     if path.parent.name in (POLICIES, BEST) and path.name.isdecimal() and path.is_dir():

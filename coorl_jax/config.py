@@ -24,6 +24,9 @@ _MAY_CHANGE = (
     *("evaluation.*", "light_evaluation.*", "gate.*", "checkpoint.*", "log.*"),
 )
 
+# Deals of a test between mixtures: those that share a draw are as good as one.
+_MIXTURE_PAIRS = 1000
+
 
 class ConfigError(ValueError):
     """A mistake in a configuration, explained in one sentence."""
@@ -176,6 +179,11 @@ def _check_together(settings: Settings) -> None:
         _require_networks_per_player(settings)
     if settings.mixture.capacity == 0:
         _require_no_mixture(settings)
+    if settings.gate.policy == "mixture" and settings.gate.pairs < _MIXTURE_PAIRS:
+        raise ConfigError(
+            f"config.gate.pairs={settings.gate.pairs}: must be at least {_MIXTURE_PAIRS} with "
+            "policy mixture, of which 16 pairs share a draw; e.g. 1000"
+        )
 
 
 def _require_networks_per_player(settings: Settings) -> None:

@@ -82,7 +82,8 @@ def main(argv: list[str]) -> None:
         if agent.game != loaded[0].game:
             raise ValueError(
                 f"--checkpoint={agent.path}: must play the same game by the same rules as "
-                f"{paths[0]}, {loaded[0].game}, but plays {agent.game}"
+                f"{paths[0]}, {loaded[0].game}, but plays {agent.game}; "
+                f"e.g. --checkpoint={paths[0]}"
             )
     game = loaded[0].game
     policies = {
@@ -186,7 +187,7 @@ def _check_record(path: Path, game: Game) -> None:
         )
 
 
-_COUNTS = ("iteration", "policy", "opponent", "rounds", "elapsed_seconds")
+_LABELS = ("iteration", "policy", "opponent", "rounds", "elapsed_seconds")
 
 
 def _table(*headings: str) -> tuple[rich.console.Console, rich.table.Table]:
@@ -235,7 +236,7 @@ def _print_timings(rows: Iterable[dict[str, Any]]) -> None:
 def _print_diagnostics(rows: Sequence[dict[str, Any]]) -> None:
     """Print everything else that is known of the matches, one number a line."""
     shown = (
-        _COUNTS
+        _LABELS
         + timing.Timing._fields
         + tuple(
             f"{name}{suffix}"

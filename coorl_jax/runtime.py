@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -65,6 +66,8 @@ class CompileCounter:
         # (start, end) of what was traced, lowered or compiled, in seconds of a common clock.
         self._spans: list[tuple[float, float]] = []
         self._compilations = 0
+        # Matches are played, and so compiled, in several threads.
+        self._lock = threading.Lock()
 
     def __enter__(self) -> CompileCounter:
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
@@ -87,10 +90,11 @@ class CompileCounter:
         end = time.perf_counter()
         start = end - duration_secs
         # Tracing a function traces those it calls, whose events come first: count them once.
-        while self._spans and self._spans[-1][0] >= start:
-            self._spans.pop()
-        self._spans.append((start, end))
-        self._compilations += event == _COMPILE_EVENTS[-1]
+        with self._lock:
+            while self._spans and self._spans[-1][0] >= start:
+                self._spans.pop()
+            self._spans.append((start, end))
+            self._compilations += event == _COMPILE_EVENTS[-1]
 
 
 def _user_cache() -> Path:

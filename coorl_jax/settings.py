@@ -117,7 +117,7 @@ class MixtureSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class LightEvaluationSettings:
+class EvaluationSettings:
     """Matches played during training."""
 
     every: Annotated[int, Integer(0, example=10)]
@@ -128,7 +128,7 @@ class LightEvaluationSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSettings(LightEvaluationSettings):
+class FullEvaluationSettings(EvaluationSettings):
     """Matches played during training, and what best responses gain."""
 
     nash_conv: bool
@@ -178,8 +178,8 @@ class Settings:
     strategy: StrategySettings
     value: ValueSettings
     mixture: MixtureSettings
-    evaluation: EvaluationSettings
-    light_evaluation: LightEvaluationSettings
+    evaluation: FullEvaluationSettings
+    light_evaluation: EvaluationSettings
     gate: GateSettings
     checkpoint: CheckpointSettings
     log: LogSettings

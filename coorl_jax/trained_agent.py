@@ -91,13 +91,13 @@ def players(
       The game and the policies by spec.
 
     Raises:
-      ValueError: for a spec that names no player or the same as another, or a player of another
-        game.
+      ValueError: for a spec that names no player or is given twice, two names of one bot, or a
+        player of another game.
     """
     if not specs or "" in specs:
         raise ValueError(f"{flag}={','.join(specs)}: must be players by name; e.g. {_EXAMPLE}")
     loaded: dict[str, AnyPolicy | None] = dict.fromkeys(specs)
-    if len(loaded) < len(specs):
+    if len({agents.canonical(spec) for spec in specs}) < len(specs):
         raise ValueError(f"{flag}={','.join(specs)}: must be different players; e.g. {_EXAMPLE}")
     for spec in specs:
         if agents.canonical(spec) not in _BOTS:
@@ -105,7 +105,7 @@ def players(
             if game is not None and agent.game != game:
                 raise ValueError(
                     f"{flag}={spec}: must play the same game by the same rules as the others, "
-                    f"{game}, but plays {agent.game}"
+                    f"{game}, but plays {agent.game}; e.g. {_EXAMPLE}"
                 )
             game = agent.game
     game = LostCities() if game is None else game

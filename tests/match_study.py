@@ -33,10 +33,9 @@ def main() -> None:
     limit = arguments.max_discard_draws
     rules = None if limit is None else LostCities(max_discard_draws=limit)
     # A player may meet itself.
-    (game, players), (_, opponents) = (
-        trained_agent.players([player], "players", rules) for player in arguments.players
-    )
-    policies = [*players.values(), *opponents.values()]
+    different = list(dict.fromkeys(arguments.players))
+    game, players = trained_agent.players(different, "players", rules)
+    policies = [players[name] for name in arguments.players]
     means, errors, points, decisions, stalled = [], [], [], [], []
     for seed in range(arguments.evaluations):
         key = suite.evaluation_key(seed)

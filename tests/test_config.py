@@ -171,8 +171,18 @@ def test_a_mixture_that_plays_has_to_be_kept(field, value):
     assert str(error.value) == (
         f"config.mixture.capacity=0: must be at least 1 where config.{field} has mixture; e.g. 1000"
     )
-    both = {field: value, "mixture.capacity": 3}
+    both = {field: value, "mixture.capacity": 3, "gate.pairs": 1000}
     assert config.override(settings(), both).mixture.capacity == 3
+
+
+def test_a_mixture_is_tested_on_many_deals():
+    values = {"gate.policy": "mixture", "mixture.capacity": 3, "gate.pairs": 999}
+    with pytest.raises(config.ConfigError) as error:
+        config.override(settings(), values)
+    assert str(error.value) == (
+        "config.gate.pairs=999: must be at least 1000 with policy mixture, of which 16 pairs share "
+        "a draw; e.g. 1000"
+    )
 
 
 @pytest.mark.parametrize(

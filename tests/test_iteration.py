@@ -23,7 +23,8 @@ from trainers import (
 )
 
 from configs import default
-from coorl_jax import agents, config, train, trained_agent
+from coorl_jax import config, train, trained_agent
+from coorl_jax.agents.uniform import Uniform
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.cfr import reservoir
 from coorl_jax.cfr.iteration import STAGES, Trainer
@@ -91,7 +92,9 @@ def test_evaluation_does_not_change_training(settings):
     state = trainer.init()
     for _ in range(2):
         state, _ = advance(trainer, state)
-        suite.evaluate(trainer.game, trainer.policies(state), ("random",), 4, settings.seed)
+        suite.evaluate(
+            trainer.game, trainer.policies(state), {"uniform": Uniform()}, 4, settings.seed
+        )
     chex.assert_trees_all_equal(alone, state)
 
 
@@ -250,7 +253,7 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
             "evaluation.policies": ("current", "average", "mixture"),
             "mixture.capacity": 4,
             "gate.policy": "mixture",
-            "gate.pairs": 100,
+            "gate.pairs": 1000,
         }
     )
     run_path = train.train(settings, tmp_path / "run")
@@ -303,7 +306,7 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
 @every_settings
 def test_nothing_is_compiled_after_the_second_iteration(settings):
     trainer = Trainer(settings)
-    opponents = {"random": agents.make("random", trainer.game)}
+    opponents = {"random": Uniform()}
     state = trainer.init()
     with CompileCounter() as counter:
         for iteration in range(1, 5):

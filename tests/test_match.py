@@ -10,7 +10,7 @@ from policies import fixed
 from coorl_jax import agents
 from coorl_jax.agents.uniform import Uniform
 from coorl_jax.cfr.regret_matching import sample_action
-from coorl_jax.evaluation import match, suite
+from coorl_jax.evaluation import lockstep, match, suite
 from coorl_jax.evaluation.match import play
 from coorl_jax.games.kuhn_poker import BET, PASS, KuhnPoker
 from coorl_jax.games.lost_cities import LostCities
@@ -185,6 +185,30 @@ def test_entropies_and_fallbacks_are_those_of_each_policys_decisions():
     np.testing.assert_array_equal(result.recording.fallbacks[..., 1], fallbacks)
     assert (result.recording.fallbacks[..., 0] == 0).all()
     assert set(turns.ravel() % 2) == {0, 1}
+
+
+def test_narrow_batches_towards_the_end_and_chunks_in_turn_change_nothing(monkeypatch):
+    game = KuhnPoker()
+    mixture = mixture_of_kuhn(1.0, -2.0, 0.3, weights=[0.5, 0.2, 0.3])
+    for a, b in (
+        (mixture.member(0), mixture.member(1)),
+        (mixture, mixture.member(2)),
+        (mixture.member(0), Uniform()),
+    ):
+        # 75 pairs are two chunks of 64 pairs on a CPU, the second one mostly empty.
+        narrow = play(game, a, b, 75, jax.random.key(8), record=True)
+        in_turn = play(game, a, b, 75, jax.random.key(8), record=True, one_by_one=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(lockstep, "_NARROWEST", 10**9)
+            jax.clear_caches()  # The constant is no argument of the program.
+            wide = play(game, a, b, 75, jax.random.key(8), record=True)
+        jax.clear_caches()
+        for other in (in_turn, wide):
+            np.testing.assert_array_equal(other.points, narrow.points)
+            np.testing.assert_array_equal(other.recording.actions, narrow.recording.actions)
+            np.testing.assert_allclose(
+                other.recording.entropy, narrow.recording.entropy, rtol=1e-5, atol=1e-6
+            )
 
 
 def test_final_states_are_those_that_the_actions_lead_to():

@@ -26,12 +26,12 @@ from coorl_jax.policy import AnyPolicy, MixturePolicy, NetworkPolicy, Policy, de
 
 _REFILL = 4
 """Decisions between two looks at which lanes are done: a turn of both players of Lost Cities."""
-_NARROWEST = 32
+_NARROWEST = 16
 """States that are worth a program of their own, at least."""
-_DRAWS = 0xFFFF_FFFF  # stream of the draws, which no deal has for its number
+_DRAW_STREAM = 0xFFFF_FFFF  # stream of the draws, which no deal has for its number
 
 
-class Recorded(NamedTuple):
+class RecordedRounds(NamedTuple):
     """What is kept of rounds if it is asked for; the last axis of two is policies a, b."""
 
     final: Any  # State with leading axis R, at the end of the round
@@ -48,7 +48,7 @@ class Rounds(NamedTuple):
 
     points: jax.Array  # float32[R], of policy a minus those of policy b
     decisions: jax.Array  # int32[R], both players together
-    recorded: Recorded | None
+    recorded: RecordedRounds | None
 
 
 class _Lanes(NamedTuple):
@@ -74,7 +74,7 @@ class _Match(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _Drawn:
+class _GroupPolicies:
     """Members of a mixture, for batches of G equal parts: one network policy for each."""
 
     members: NetworkPolicy  # leaves [G, ...]
@@ -91,20 +91,20 @@ class _Drawn:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _Draws:
+class _MixtureDraws:
     """What a player draws from a mixture: one policy for each group of lanes and seat."""
 
     members: NetworkPolicy  # leaves [G, 2, ...]
 
-    def in_seats(self, seats: jax.Array) -> _Drawn:
+    def in_seats(self, seats: jax.Array) -> _GroupPolicies:
         """Return the policies for the seat, int32[G], in which each group is looked at."""
         groups = jnp.arange(seats.shape[0])
-        return _Drawn(jax.tree.map(lambda leaf: leaf[groups, seats], self.members))
+        return _GroupPolicies(jax.tree.map(lambda leaf: leaf[groups, seats], self.members))
 
 
 def _draw(
     policy: AnyPolicy, key: jax.Array, first_group: jax.Array, groups: int
-) -> Policy | _Draws:
+) -> Policy | _MixtureDraws:
     """Return a policy, or draws from a mixture that depend on (key, group, seat) alone.
 
     Two players of one mixture never sit in the same seat of a round: their draws are independent.
@@ -115,7 +115,7 @@ def _draw(
     def draw(group: jax.Array) -> NetworkPolicy:
         return jax.vmap(policy.draw)(jax.random.split(jax.random.fold_in(key, group), NUM_PLAYERS))
 
-    return _Draws(jax.vmap(draw)(first_group + jnp.arange(groups, dtype=jnp.int32)))
+    return _MixtureDraws(jax.vmap(draw)(first_group + jnp.arange(groups, dtype=jnp.int32)))
 
 
 @partial(jax.jit, static_argnames=("game", "size", "lanes", "groups", "record"))
@@ -144,7 +144,7 @@ def play_rounds(
     )
     starts = jax.vmap(game.init)(deal_keys)
     first_group = first // (size // groups)
-    draw_key = jax.random.fold_in(key, _DRAWS)
+    draw_key = jax.random.fold_in(key, _DRAW_STREAM)
     policies = tuple(
         _draw(policy, draw_key, first_group, groups) for policy in (policy_a, policy_b)
     )
@@ -174,7 +174,7 @@ def play_rounds(
 def _no_rounds(game: Game, starts: Any, lanes: int, record: bool) -> _Match:
     """Return the carry before the first round: every lane is free."""
     rounds = NUM_PLAYERS * jax.tree.leaves(starts)[0].shape[0]
-    recorded = Recorded(
+    recorded = RecordedRounds(
         final=jax.tree.map(lambda leaf: _twice(jnp.zeros_like(leaf)), starts),
         actions=jnp.zeros((rounds, game.max_decisions), jnp.int32),
         entropy=jnp.zeros((rounds, NUM_PLAYERS), jnp.float32),
@@ -259,7 +259,7 @@ def _end_rounds(game: Game, match: _Match) -> _Match:
 
 def _advance(
     game: Game,
-    policies: tuple[Policy | _Draws, ...],
+    policies: tuple[Policy | _MixtureDraws, ...],
     groups: int,
     lanes: _Lanes,
     rounds: Rounds,
@@ -287,12 +287,13 @@ def _advance(
     for role, policy in enumerate(policies):
         seat = seat_a if role == 0 else 1 - seat_a
         waiting = ((player == seat) & lanes.active).reshape(groups, -1)
-        if isinstance(policy, _Draws):
+        if isinstance(policy, _MixtureDraws):
             by_group = seat.reshape(groups, -1)
             look = jnp.take_along_axis(by_group, jnp.argmax(waiting, axis=1)[:, None], axis=1)
             waiting &= by_group == look
             look_at = policy.in_seats(look[:, 0]).decide
-        elif isinstance(policy, NetworkPolicy):
+        elif isinstance(policy, NetworkPolicy) and groups == 1:
+            # The lanes that wait come first; with groups they would lie apart.
             look_at = partial(_decide_first, policy, jnp.sum(waiting, dtype=jnp.int32))
         else:
             look_at = partial(decide, policy)

@@ -189,8 +189,12 @@ def play(
             )
         )
 
-    with ThreadPoolExecutor(1 if one_by_one else at_once) as threads:
+    threads = ThreadPoolExecutor(1 if one_by_one else at_once)
+    try:
         chunks = list(threads.map(play_chunk, range(0, pairs, size)))
+    finally:
+        # An interrupt does not wait for chunks that are being played.
+        threads.shutdown(wait=False, cancel_futures=True)
     *results, passes = zip(*chunks, strict=True)
     starts, rounds = (
         jax.tree.map(lambda *parts: np.concatenate(parts)[:pairs], *result) for result in results

@@ -14,7 +14,7 @@ from coorl_jax import agents
 from coorl_jax.evaluation import suite
 from coorl_jax.games.game import Game
 from coorl_jax.policy import AnyPolicy
-from coorl_jax.settings import LightEvaluationSettings, Settings
+from coorl_jax.settings import EvaluationSettings, Settings
 
 Evaluation = Literal["full", "light"]
 
@@ -31,7 +31,7 @@ class Schedule:
         """
         self._settings = settings
         self._game = game
-        self._specs: dict[Evaluation, LightEvaluationSettings] = {
+        self._specs: dict[Evaluation, EvaluationSettings] = {
             "full": settings.evaluation,
             "light": settings.light_evaluation,
         }
