@@ -33,7 +33,15 @@ class BestPolicies:
           directory: of the store, made when there is something to write.
           settings: of the run.
           network: of its policies.
+
+        Raises:
+          ValueError: where the directory is something else.
         """
+        if directory.exists() and not directory.is_dir():
+            raise ValueError(
+                f"{directory}: must be the directory of a run's best policies, but is a file; move "
+                "it away"
+            )
         self._directory = directory
         self._settings = settings
         self._network = network
@@ -59,10 +67,14 @@ class BestPolicies:
                 store.delete_after(iteration)
                 for step in reversed(store.steps()):
                     try:
-                        self._best = _on_host(store.restore(step))
-                        break
+                        restored = store.restore(step)
                     except DamagedCheckpointError as error:
                         report(str(error))
+                        continue
+                    if self._is_of_this_run(restored):
+                        self._best = _on_host(restored)
+                        break
+                    report(f"{self._directory / str(step)}: these policies are of another run")
         if self.iteration != iteration:
             instead = (
                 f"those of iteration {self.iteration} stand in for them"
@@ -73,6 +85,11 @@ class BestPolicies:
                 f"{self._directory}: the best policies, those of iteration {iteration}, are lost; "
                 f"{instead}"
             )
+
+    def _is_of_this_run(self, restored: Checkpoint) -> bool:
+        """Tell whether policies have the run's game and networks, so that they can be played."""
+        saved, own = restored.extra["config"], config_lib.to_dict(self._settings)
+        return all(saved.get(section) == own[section] for section in ("game", "network"))
 
     def challenge(self, iteration: int, parameters: dict[str, Any]) -> dict[str, float]:
         """Test policies against the best so far, and let them take their place if they are better.

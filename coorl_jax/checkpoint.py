@@ -284,6 +284,11 @@ def restore_policies(
         directory = path
     if directory.is_dir():
         with CheckpointStore(directory, read_only=True) as store:
+            if not store.steps() and directory.name == BEST:
+                raise ValueError(
+                    f"{flag}={path}: must hold the best policies of a run, but is empty; "
+                    f"e.g. {directory.parent}"
+                )
             if not store.steps():
                 raise ValueError(
                     f"{flag}={path}: holds no policies yet, since none of its iterations was "

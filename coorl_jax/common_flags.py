@@ -7,6 +7,8 @@ from absl import flags
 SEED = flags.DEFINE_integer("seed", 0, "seed of decks and action noise")
 JSON = flags.DEFINE_boolean("json", False, "print JSON, one object a line, in place of a table")
 
+_MOST_ROUNDS = 10_000_000  # An hour or more, and errors of a hundredth of a point.
+
 
 def check_seed() -> None:
     """Refuse a seed that is none.
@@ -24,9 +26,9 @@ def check_rounds(rounds: int) -> int:
     Raises:
       ValueError: naming the flag.
     """
-    if rounds < 4 or rounds % 2:
+    if not 4 <= rounds <= _MOST_ROUNDS or rounds % 2:
         raise ValueError(
-            f"--rounds={rounds}: must be even, since every deal is played twice, and at least 4, "
-            "for a standard error; e.g. 4000"
+            f"--rounds={rounds}: must be even, since every deal is played twice, and from 4, for a "
+            f"standard error, to {_MOST_ROUNDS}; e.g. 4000"
         )
     return rounds // 2

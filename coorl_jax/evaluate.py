@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -21,6 +22,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import rich.box
 import rich.console
+import rich.markup
 import rich.table
 from absl import flags
 
@@ -158,21 +160,27 @@ def write_rounds(
       played: the matches, recorded.
     """
     names = [(row["policy"], row["opponent"]) for row in rows]
-    records.write_games(
-        path,
-        game,
-        decks=np.concatenate(
-            [np.repeat(match.recorded.starts.deck, 2, axis=0) for match in played]
-        ),
-        actions=np.concatenate([np.concatenate(match.recorded.actions) for match in played]),
-        lengths=np.concatenate([np.ravel(match.decisions) for match in played]),
-        players=[
-            seats
-            for (policy, opponent), match in zip(names, played, strict=True)
-            for _ in range(match.rounds // 2)
-            for seats in ((policy, opponent), (opponent, policy))
-        ],
-    )
+    # Under its name only when it is whole.
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        records.write_games(
+            partial,
+            game,
+            decks=np.concatenate(
+                [np.repeat(match.recorded.starts.deck, 2, axis=0) for match in played]
+            ),
+            actions=np.concatenate([np.concatenate(match.recorded.actions) for match in played]),
+            lengths=np.concatenate([np.ravel(match.decisions) for match in played]),
+            players=[
+                seats
+                for (policy, opponent), match in zip(names, played, strict=True)
+                for _ in range(match.rounds // 2)
+                for seats in ((policy, opponent), (opponent, policy))
+            ],
+        )
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _check_record(path: Path, game: Game) -> None:
@@ -181,22 +189,35 @@ def _check_record(path: Path, game: Game) -> None:
         raise ValueError(
             f"--record={path}: must not be given for {game.name}; only lost_cities has records"
         )
+    rule = f"--record={path}: must be a new file in an existing directory"
     if path.exists() or not path.parent.is_dir():
+        raise ValueError(f"{rule}; e.g. games.jsonl.gz")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
         raise ValueError(
-            f"--record={path}: must be a new file in an existing directory; e.g. games.jsonl.gz"
-        )
+            f"{rule} that can be written ({error.strerror}); e.g. games.jsonl.gz"
+        ) from error
 
 
+_PIPED_WIDTH = 10_000  # columns
 _LABELS = ("iteration", "policy", "opponent", "rounds", "elapsed_seconds")
 
 
 def _table(*headings: str) -> tuple[rich.console.Console, rich.table.Table]:
     """Return a table of numbers, with lines and colours on a terminal only."""
-    console = rich.console.Console(width=None if sys.stdout.isatty() else 120)
+    # A line for each match, however long the names are, where no terminal has a width.
+    console = rich.console.Console(
+        width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False
+    )
     box = rich.box.SIMPLE if console.is_terminal else None
     table = rich.table.Table(box=box, padding=(0, 2, 0, 0))
     for column, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if column > 1 else "left")
+        number = column > 1
+        table.add_column(
+            heading, justify="right" if number else "left", no_wrap=number, overflow="fold"
+        )
     return console, table
 
 
@@ -207,8 +228,7 @@ def _print_table(rows: Iterable[dict[str, Any]]) -> None:
     )
     for row in rows:
         table.add_row(
-            row["policy"],
-            row["opponent"],
+            *(rich.markup.escape(row[role]) for role in ("policy", "opponent")),
             str(row["rounds"]),
             f"{row['points_per_round']:+.2f} +- {row['points_per_round_se']:.2f}",
             *(
@@ -225,8 +245,7 @@ def _print_timings(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         shares = (row[f"{role}_share"] for role in ("policy", "opponent"))
         table.add_row(
-            row["policy"],
-            row["opponent"],
+            *(rich.markup.escape(row[role]) for role in ("policy", "opponent")),
             f"{row['rounds_per_second']:.0f}",
             *("" if share is None else f"{100 * share:.0f}" for share in shares),
         )
@@ -245,7 +264,9 @@ def _print_diagnostics(rows: Sequence[dict[str, Any]]) -> None:
         )
     )
     for row in rows:
-        console, table = _table(f"{row['policy']} against {row['opponent']}", "", "")
+        console, table = _table(
+            rich.markup.escape(f"{row['policy']} against {row['opponent']}"), "", ""
+        )
         for name, value in row.items():
             if name not in shown:
                 table.add_row(name, "", f"{value:.4g}")

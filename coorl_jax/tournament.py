@@ -89,13 +89,16 @@ def main(argv: list[str]) -> None:
     tournament = hold(game, policies, pairs, SEED.value)
     result = summary(game, list(policies), tournament, SEED.value)
     result["seconds"] = time.perf_counter() - start
-    # Files first: nobody may read standard output any more.
-    if output is not None:
-        _write(output, result)
-    if JSON.value:
-        print(json.dumps(result), flush=True)
-    else:
-        _print_text(result)
+    try:
+        # Files first: nobody may read standard output any more.
+        if output is not None:
+            _write(output, result)
+    finally:
+        # The disk may be full.
+        if JSON.value:
+            print(json.dumps(result), flush=True)
+        else:
+            _print_text(result)
 
 
 def _rules() -> LostCities | None:
@@ -237,8 +240,14 @@ def _write(output: Path, result: Mapping[str, Any]) -> None:
     """Write the picture, then the numbers."""
     order, payoff, errors = _by_rating(result)
     names = [result["players"][player] for player in order]
-    plot.payoff_heat_map(output / "payoff.png", names, payoff, errors, _decimals(payoff))
-    replace_text(output / "tournament.json", json.dumps(result) + "\n")
+    try:
+        plot.payoff_heat_map(output / "payoff.png", names, payoff, errors, _decimals(payoff))
+        replace_text(output / "tournament.json", json.dumps(result) + "\n")
+    except OSError as error:
+        raise ValueError(
+            f"--output={output}: the results cannot be written ({error.strerror}); make room or "
+            "give another directory, e.g. tournaments/first"
+        ) from error
 
 
 def _print_text(result: Mapping[str, Any]) -> None:

@@ -101,6 +101,8 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
     ):
         progress.say(f"run directory {run.path}; {runtime.describe_device()}")
         progress.say(trainer.memory_report())
+        if settings.gate.policy != "none" and settings.evaluation.every == 0:
+            progress.say("no full evaluations, and so no test of which policies are the best")
         best = BestPolicies(run.best, settings, trainer.network)
         training = _Training(
             settings,

@@ -123,10 +123,16 @@ def _trained_player(spec: str, flag: str) -> tuple[TrainedAgent, AnyPolicy]:
     name, temperature, path = _DEFAULT_POLICY, 1.0, spec
     if not Path(spec).exists():
         path, *options = spec.split(":")
-        if not Path(path).exists():
+        if not path or not Path(path).exists():
             raise ValueError(
                 f"{flag}={spec}: must be a bot ({', '.join(_BOTS)}) or a trained agent that "
                 f"exists; e.g. {_EXAMPLE}"
+            )
+        kinds = [option in _POLICY_NAMES for option in options]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(
+                f"{flag}={spec}: must have one policy and one temperature at most; "
+                f"e.g. {path}:average:greedy"
             )
         for option in options:
             if option in _POLICY_NAMES:

@@ -245,3 +245,27 @@ def test_kept_policies_do_not_share_memory_with_what_training_goes_on_with(tmp_p
         leaf.delete()
     best.save()
     chex.assert_trees_all_equal(kept(tmp_path).tree, expected)
+
+
+def test_policies_of_another_run_are_no_best_ones(tmp_path):
+    own, other = settings(), settings(**{"network.width": 4})
+    with CheckpointStore(tmp_path / "best") as store:
+        for iteration, run in ((1, own), (2, other)):
+            params = (make_network(run).init(jax.random.key(iteration)),)
+            store.save(
+                iteration,
+                {"current": params, "average": params},
+                {"config": config.to_dict(run)},
+            )
+    told = []
+    best = BestPolicies(tmp_path / "best", own, make_network(own))
+    best.restore(2, told.append)
+    assert best.iteration == 1
+    assert "these policies are of another run" in told[0]
+    assert "those of iteration 1 stand in for them" in told[1]
+
+
+def test_a_file_in_place_of_the_best_policies_is_named(tmp_path):
+    (tmp_path / "best").write_text("")
+    with pytest.raises(ValueError, match=r"best: must be the directory of a run's best policies"):
+        BestPolicies(tmp_path / "best", settings(), make_network(settings()))

@@ -212,6 +212,11 @@ def test_a_mixture_that_was_kept_can_be_played(command, kuhn_run):
         (["--checkpoint={run}/policies/7"], "policies/7"),
         (["--checkpoint={run}", "--rounds=2"], "--rounds=2: must be even, since every deal is"),
         (["--checkpoint={run}", "--rounds=7"], "--rounds=7: must be even"),
+        (["--checkpoint={run}", "--rounds=40000000"], "standard error, to 10000000; e.g. 4000"),
+        (
+            ["--checkpoint={run}", "--record=/proc/games"],
+            "--record=/proc/games: must be a new file",
+        ),
         (["--checkpoint={run}", "--temperature=-1"], "--temperature=-1.0: must be from 0 to 1e6"),
         (["--checkpoint={run},{run}"], "must be different; e.g. --checkpoint=runs/my-run"),
         (["--checkpoint={run},{run}/"], "must be different; e.g. --checkpoint=runs/my-run"),

@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import itertools
 import json
 import os
@@ -260,6 +261,17 @@ def test_an_interrupt_leaves_nothing_half_written(command, canned, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         command("--players=0,1,2", f"--output={tmp_path / 'results'}")
     assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_results_that_cannot_be_written_are_printed(command, canned, capsys, monkeypatch, tmp_path):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    canned(lambda a, b: 1.0)
+    monkeypatch.setattr(tournament, "replace_text", full)
+    with pytest.raises(ValueError, match=r"^--output=.*: the results cannot be written \(No space"):
+        command("--players=0,1", "--json", f"--output={tmp_path / 'results'}")
+    assert set(json.loads(capsys.readouterr().out)) == FIELDS
 
 
 @pytest.mark.parametrize(
