@@ -20,6 +20,7 @@ from trainers import (
     rows_of,
     run,
     seats_of,
+    several_settings,
 )
 
 from configs import default
@@ -37,7 +38,7 @@ from coorl_jax.runtime import CACHE_VARIABLE, CompileCounter
 # Stages and state.
 
 
-@every_settings
+@several_settings
 def test_a_stage_advances_the_position_and_changes_its_own_part_only(settings):
     trainer = Trainer(settings)
     state = trainer.init()
@@ -59,7 +60,7 @@ def test_a_stage_advances_the_position_and_changes_its_own_part_only(settings):
     assert changes == [{"memories"} | kept, values, {"advantage"}, {"strategy"}]
 
 
-@every_settings
+@several_settings
 def test_the_seed_decides_every_bit(settings):
     state, lines = run(settings, 2)
     again, lines_again = run(settings, 2)
@@ -85,7 +86,7 @@ def test_the_state_between_two_stages_is_all_there_is(settings):
     chex.assert_trees_all_equal(whole, state)
 
 
-@every_settings
+@several_settings
 def test_evaluation_does_not_change_training(settings):
     alone, _ = run(settings, 2)
     trainer = Trainer(settings)

@@ -104,6 +104,15 @@ SETTINGS["critic"] = kuhn_settings(
 )
 READS_VALUES = ("baseline", "critic")
 every_settings = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+# For what hardly depends on them: all with -m slow, and a few always.
+several_settings = pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(values, marks=[pytest.mark.slow] * (name not in ("kuhn", "cards", "critic")))
+        for name, values in SETTINGS.items()
+    ],
+    ids=SETTINGS,
+)
 
 
 def advance(trainer, state, iterations=1):
