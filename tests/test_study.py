@@ -19,6 +19,7 @@ from coorl_jax import config, plot, runtime, study, studydir, variants
 from coorl_jax.evaluation import learning_curve as curves
 from coorl_jax.evaluation import suite
 from coorl_jax.games import registry, tree
+from coorl_jax.settings import TraversalSettings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = {
@@ -92,7 +93,7 @@ def canned(monkeypatch):
 
 class TestVariants:
     def test_every_scheme_is_compared(self):
-        schemes = get_args(get_type_hints(config.TraversalSettings)["scheme"])
+        schemes = get_args(get_type_hints(TraversalSettings)["scheme"])
         made = variants.schemes(settings())
         assert {made[name]["traversal.scheme"] for name in made} == {*schemes}
         assert next(iter(made)) == variants.REFERENCE
