@@ -339,6 +339,8 @@ def test_interrupt_while_a_match_is_played_ends_at_once():
         ],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"JAX_PLATFORMS": "cpu", runtime.CACHE_VARIABLE: "off"},
+        # A shell lets what it starts in the background ignore interrupts, and so their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline().startswith("match 1/3: random against discard_only:")
