@@ -33,20 +33,24 @@ SPEC = TraversalSpec(1 << 15, 64, 2, "uniform", utility_scale=4.0)
 OUTCOME = Outcome(exploration=0.5)
 EXTERNAL = External(exploration=0.5, max_branching_nodes=1000)
 
+# (where it is looked up, the function, right, wrong)
 UNSAMPLED = (
-    backup.pop,
-    "jnp.where(frame.legal, utilities - value[:, None], 0.0)",
-    "jnp.where(frame.legal & returned, utilities - value[:, None], 0.0)",
+    backup,
+    backup._give_samples,
+    "jnp.where(frames.legal, utilities - returns.value[:, :, None], 0.0)",
+    "jnp.where(frames.legal & _explored(frames), utilities - returns.value[:, :, None], 0.0)",
 )
 OPPONENT_EXPLORES = (
+    traversal,
     descent.decide,
     "exploration = jnp.where(own, plan.exploration, 0.0)[:, None]",
     "exploration = plan.exploration[:, None]",
 )
 BEST_ACTION = (
-    backup.pop,
-    "value = jnp.sum(frame.sigma * utilities, axis=1)",
-    "value = jnp.max(jnp.where(frame.legal, utilities, -jnp.inf), axis=1)",
+    backup,
+    backup._hand_up,
+    "expected = jnp.sum(frames.sigma * frames.utility, axis=2)",
+    "expected = jnp.max(jnp.where(frames.legal, frames.utility, -jnp.inf), axis=2)",
 )
 
 
@@ -72,9 +76,9 @@ def with_fault(function, right, wrong):
 )
 def test_the_means_find_a_wrong_estimator(fault, scheme, monkeypatch):
     if fault is not None:
-        name = fault[0].__name__
-        assert getattr(traversal, name) is fault[0]
-        monkeypatch.setattr(traversal, name, with_fault(*fault))
+        module, function, right, wrong = fault
+        assert getattr(module, function.__name__) is function
+        monkeypatch.setattr(module, function.__name__, with_fault(function, right, wrong))
     # A function of its own, so that nothing traced without the fault is used again.
     function = jax.jit(
         lambda *arguments, **values: traversal.traverse.__wrapped__(*arguments, **values),

@@ -44,7 +44,9 @@ def decide(program: Program, machine: Machine) -> Machine:
     mover = jax.vmap(game.player)(state)
     packed = jax.vmap(game.information_state)(state, mover)
     legal = jax.vmap(game.legal_actions)(state)
-    advantages = apply_per_player(program.network, program.params, packed, mover)
+    # What is computed for lanes without a decision is not used.
+    seat = jnp.where(active, mover, mover[jnp.argmax(active)])
+    advantages = apply_per_player(program.network, program.params, packed, seat)
     sigma, fell_back = regret_matching(advantages, legal, spec.fallback)
 
     traverser = program.roots.traverser[lanes.traversal]

@@ -18,6 +18,8 @@ from coorl_jax.cfr.sampling import Scheme
 from coorl_jax.games.game import Game, State
 from coorl_jax.networks import Network, Params, ValueNetwork
 
+_TURN = 4  # decisions after which it is the same seat's turn again, in Lost Cities
+
 
 @dataclasses.dataclass(frozen=True)
 class TraversalSpec:
@@ -95,14 +97,38 @@ class Program(NamedTuple):
     critic: Critic | None  # for a scheme that reads values
 
     @property
-    def width(self) -> int:
-        """Lanes handled at once where only some need it: returns and refills.
+    def refills(self) -> int:
+        """Lanes that can take a new traversal in one pass; others wait for the next.
 
-        A lane ends a round, and with it needs both, every few dozen passes in a long game and every
-        few in a short one.
+        A lane ends a round every few dozen passes in a long game and every few in a short one.
         """
         lanes = self.spec.lanes
         return min(lanes, max(32, -(-16 * lanes // self.game.max_decisions)))
+
+    @property
+    def refill_period(self) -> int:
+        """Passes between two refills.
+
+        With a network per seat, the lanes of Lost Cities are then all at decisions of one seat,
+        whose network alone is evaluated. In a short game waiting would cost more.
+        """
+        waits = len(self.params) > 1 and self.game.max_decisions > 16 * _TURN
+        return _TURN if waits else 1
+
+    @property
+    def pop_frames(self) -> int:
+        """K, frames of a lane that return at once: a chain of them where few frames branched."""
+        records = self.scheme.max_records(self.game)
+        return records - min(self.scheme.max_branchings(self.game), records - 1)
+
+    @property
+    def pop_lanes(self) -> int:
+        """W, lanes whose frames return at once."""
+        return (
+            self.refills
+            if self.pop_frames == 1
+            else min(self.spec.lanes, max(8, self.refills // 4))
+        )
 
 
 def utility(program: Program, state: State, player: jax.Array) -> jax.Array:

@@ -87,7 +87,8 @@ def traverse(
     traversal_key, insert_key = jax.random.split(key)
     if traverser is None:
         traverser = jnp.arange(spec.traversals, dtype=jnp.int32) % NUM_PLAYERS
-    roots = draw_roots(game, scheme, traverser, traversal_key)
+    # Without the barrier XLA may deal again whenever a lane takes its deal.
+    roots = jax.lax.optimization_barrier(draw_roots(game, scheme, traverser, traversal_key))
     critic = None if value_network is None else Critic(value_network, value_params)
     if scheme.reads_values != (critic is not None):
         raise ValueError(
@@ -137,15 +138,15 @@ def _start(program: Program) -> Machine:
     first = at_root(program.roots, jnp.minimum(index, traversals - 1), status)
     started = min(lanes, traversals)
     zero = jnp.int32(0)
-    advantage_room, strategy_room = _room_per_pass(program)
+    capacity = max(8 * lanes, 4 * _pop_room(program))
     create = partial(outboxes.create, game.packed_size, game.num_actions)
     valued = program.critic is not None
     return Machine(
         lanes=first,
         stack=empty_stack(game, program.scheme, first.state),
-        advantage=create(8 * advantage_room),
-        strategy=create(8 * strategy_room),
-        value=outboxes.create(game.whole_size, 1, 8 * advantage_room) if valued else None,
+        advantage=create(capacity),
+        strategy=create(8 * lanes),
+        value=outboxes.create(game.whole_size, 1, capacity) if valued else None,
         statistics=Statistics(
             nodes=zero,
             passes=zero,
@@ -164,15 +165,19 @@ def _has_work(program: Program, machine: Machine) -> jax.Array:
     return waiting | jnp.any(machine.lanes.status != IDLE)
 
 
-def _room_per_pass(program: Program) -> tuple[int, int]:
-    """Return the most advantage (or value) and strategy samples that one pass can give."""
-    return program.width * program.spec.pops_per_pass, program.spec.lanes
+def _pop_room(program: Program) -> int:
+    """Return the most advantage, or value, samples that one call of `pop` can give."""
+    return program.pop_lanes * program.pop_frames
 
 
 def _has_room(program: Program, machine: Machine) -> jax.Array:
-    advantage_room, strategy_room = _room_per_pass(program)
-    room = machine.advantage.has_room(advantage_room) & machine.strategy.has_room(strategy_room)
-    return room if machine.value is None else room & machine.value.has_room(advantage_room)
+    """Return whether one call of `decide` and one of `pop` can put out their samples."""
+    return machine.strategy.has_room(program.spec.lanes) & _has_pop_room(program, machine)
+
+
+def _has_pop_room(program: Program, machine: Machine) -> jax.Array:
+    room = machine.advantage.has_room(_pop_room(program))
+    return room if machine.value is None else room & machine.value.has_room(_pop_room(program))
 
 
 def _pass(program: Program, machine: Machine) -> Machine:
@@ -182,7 +187,8 @@ def _pass(program: Program, machine: Machine) -> Machine:
     def resolves(carry: tuple[jax.Array, Machine]) -> jax.Array:
         pops, m = carry
         returning = (m.lanes.status == RETURNING) & (m.lanes.height > 0)
-        return (pops < program.spec.pops_per_pass) & jnp.any(returning)
+        goes_on = (pops < program.spec.pops_per_pass) & _has_pop_room(program, m)
+        return goes_on & jnp.any(returning)
 
     _, machine = jax.lax.while_loop(
         resolves, lambda carry: (carry[0] + 1, pop(program, carry[1])), (jnp.int32(0), machine)
@@ -195,12 +201,13 @@ def _refill(program: Program, machine: Machine) -> Machine:
     lanes, statistics = machine.lanes, machine.statistics
     finished = (lanes.status == RETURNING) & (lanes.height == 0)
     status = jnp.where(finished, IDLE, lanes.status)
-    chosen = compact(status == IDLE, program.width)
+    chosen = compact(status == IDLE, program.refills)
     last = program.spec.traversals - 1
-    number = statistics.started + jnp.arange(program.width, dtype=jnp.int32)
-    taken = (chosen < program.spec.lanes) & (number <= last)
+    number = statistics.started + jnp.arange(program.refills, dtype=jnp.int32)
+    due = statistics.passes % program.refill_period == 0
+    taken = due & (chosen < program.spec.lanes) & (number <= last)
     traversal = jnp.minimum(number, last)
-    fresh = at_root(program.roots, traversal, jnp.full(program.width, DECIDING))
+    fresh = at_root(program.roots, traversal, jnp.full(program.refills, DECIDING))
     index = select(taken, chosen, program.spec.lanes)
     return machine._replace(
         lanes=scatter(lanes._replace(status=status), (index,), fresh),
