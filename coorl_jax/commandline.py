@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import importlib
 import os
 import re
 import sys
@@ -111,6 +112,13 @@ def config_settings() -> config_lib.Settings:
     if not isinstance(config, ml_collections.ConfigDict):
         raise ValueError(f"--config={config_path()}: must return a ConfigDict, not {config!r}")
     return config_lib.from_config_dict(config)
+
+
+def preset_settings(preset: str) -> config_lib.Settings:
+    """Return the settings of a shipped preset, with the overrides that were given."""
+    shipped = importlib.import_module("configs.default")
+    settings = config_lib.from_config_dict(shipped.get_config(preset))
+    return config_lib.override(settings, config_overrides())
 
 
 def config_overrides() -> dict[str, Any]:
