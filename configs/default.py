@@ -2,10 +2,11 @@
 
     python -m coorl_jax.train --config=configs/default.py:smoke --config.seed=1
 
-Presets: `smoke` shows in two to three minutes that everything works, `cpu` is a long run on a laptop,
-`gpu` one on a single accelerator, `large` the biggest network, `predecessor` the workload of the
-program this one replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax finds.
-Any field can be given on the command line after the file, e.g. `--config.traversal.lanes=4096`.
+Presets: `smoke` shows in two to three minutes that everything works, `cpu` is a long run on a
+laptop, `gpu` one on a single accelerator, `large` the biggest network, `predecessor` the workload
+of the program this one replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax
+finds. Any field can be given on the command line after the file, e.g.
+`--config.traversal.lanes=4096`.
 """
 
 import ml_collections
@@ -39,9 +40,6 @@ def _base() -> ml_collections.ConfigDict:
     config.iterations = 200
     # Points that make one unit of utility: advantages are learnt in these units.
     config.utility_scale = 50.0
-    # Precision of float32 products on an accelerator: default (fastest: TF32, bfloat16), high, or
-    # highest (true float32). No effect on a CPU.
-    config.matmul_precision = "default"
 
     config.game = game = ml_collections.ConfigDict()
     # lost_cities, kuhn_poker or leduc_poker; the other fields are the game's rule parameters.
@@ -79,6 +77,16 @@ def _base() -> ml_collections.ConfigDict:
     network.residual = False
     # One network per seat instead of one for both.
     network.per_player = False
+
+    config.precision = precision = ml_collections.ConfigDict()
+    # What networks compute in during traversals: float32, tf32 (float32, but products as the device
+    # makes them fastest: TF32 on a GPU, bfloat16 on a TPU, float32 on a CPU) or bfloat16 (products
+    # and activations; parameters, outputs and losses are float32 in any case).
+    precision.traversal = "tf32"
+    # The same in evaluations and tests against the best, and wherever saved policies play.
+    precision.evaluation = "tf32"
+    # The same in fits.
+    precision.fit = "tf32"
 
     config.traversal = traversal = ml_collections.ConfigDict()
     # How regrets are sampled. Without a value network: branch (force every action at one node of a

@@ -20,7 +20,7 @@ from coorl_jax.settings import GAME_NAME, GameSettings, Settings
 
 # What a resumed run may change, as patterns.
 _MAY_CHANGE = (
-    *("preset", "name", "iterations"),
+    *("preset", "name", "iterations", "precision.evaluation"),
     *("evaluation.*", "light_evaluation.*", "gate.*", "checkpoint.*", "log.*"),
 )
 

@@ -10,14 +10,18 @@ A value network's output is the utility that the player to move can expect, in t
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias, get_args
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.dtypes import promote_dtype
 
 from coorl_jax.games.game import CardGame, Game
+from coorl_jax.settings import Precision
 
 Params: TypeAlias = Any
 """A network's parameters: a pytree of float32 arrays."""
@@ -68,14 +72,27 @@ class NetworkSpec:
 class Network:
     """A network for the decisions of a game; hashable, a static argument of `jit`.
 
+    The precision is how it computes: the parameters are the same float32 arrays whatever it is, and
+    outputs are float32. `float32` multiplies float32 numbers. `tf32` does, too, but as the device
+    does it fastest: a recent NVIDIA GPU rounds them to TF32, a TPU to bfloat16, a CPU not at all.
+    With `bfloat16` activations have that type and what is multiplied is rounded to it, while sums,
+    those in products, means and normalisations as well, are float32.
+
     Raises:
-      ValueError: if the game offers no view of its cards and the kind is `cards`.
+      ValueError: if the game offers no view of its cards and the kind is `cards`, or for an unknown
+        precision.
     """
 
     game: Game
     spec: NetworkSpec
+    precision: Precision = "float32"
 
     def __post_init__(self):
+        if self.precision not in get_args(Precision):
+            raise ValueError(
+                f"precision={self.precision!r}: must be one of {', '.join(get_args(Precision))}; "
+                "e.g. float32"
+            )
         if self.spec.kind == "cards" and not isinstance(self.game, CardGame):
             raise ValueError(
                 f"config.network.kind=cards: {self.game.name} has no suits for it to read; use "
@@ -112,8 +129,8 @@ class Network:
 
     def _module(self) -> nn.Module:
         if isinstance(self.game, CardGame) and self.spec.kind == "cards":
-            return _Cards(self.spec, self.game.suit_logits, self.game.shared_logits)
-        return _Mlp(self.spec, self.num_outputs)
+            return _Cards(self.spec, self.precision, self.game.suit_logits, self.game.shared_logits)
+        return _Mlp(self.spec, self.precision, self.num_outputs)
 
     def _inputs(self, packed: jax.Array) -> tuple[jax.Array, ...]:
         if isinstance(self.game, CardGame) and self.spec.kind == "cards":
@@ -137,8 +154,8 @@ class ValueNetwork(Network):
 
     def _module(self) -> nn.Module:
         if self.spec.kind == "cards":
-            return _Cards(self.spec, suit_logits=0, shared_logits=1)
-        return _Mlp(self.spec, self.num_outputs)
+            return _Cards(self.spec, self.precision, suit_logits=0, shared_logits=1)
+        return _Mlp(self.spec, self.precision, self.num_outputs)
 
     def _inputs(self, packed: jax.Array) -> tuple[jax.Array, ...]:
         if isinstance(self.game, CardGame) and self.spec.kind == "cards":
@@ -161,10 +178,19 @@ def apply_per_player(
     Returns:
       float32[B, A].
     """
-    outputs = [network.apply(tree, packed) for tree in params]
-    if len(outputs) == 1:
-        return outputs[0]
-    return jnp.where((player == 0)[:, None], outputs[0], outputs[1])
+    if len(params) == 1:
+        return network.apply(params[0], packed)
+
+    def of_one_seat() -> jax.Array:
+        tree = jax.tree.map(lambda *leaves: jnp.where(player[0] == 0, *leaves), *params)
+        return network.apply(tree, packed)
+
+    def of_both_seats() -> jax.Array:
+        outputs = [network.apply(tree, packed) for tree in params]
+        return jnp.where((player == 0)[:, None], *outputs)
+
+    # Where players take strict turns, all states may be of one seat: half the work.
+    return jax.lax.cond(jnp.all(player == player[0]), of_one_seat, of_both_seats)
 
 
 def mask_illegal(logits: jax.Array, legal: jax.Array) -> jax.Array:
@@ -189,18 +215,20 @@ class _Mlp(nn.Module):
     """Fully connected layers on flat features."""
 
     spec: NetworkSpec
+    precision: Precision
     num_outputs: int
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         x = features
         for layer in range(self.spec.depth):
-            y = nn.relu(nn.Dense(self.spec.width, kernel_init=_he)(x))
+            y = nn.relu(_dense(self.spec.width, self.precision, _he)(x))
             # The first layer changes the width and has nothing to be added to.
             x = x + y if self.spec.residual and layer > 0 else y
             if self.spec.layer_norm:
                 x = nn.LayerNorm()(x)
-        return nn.Dense(self.num_outputs, kernel_init=_small)(x)
+            x = x.astype(_dtype(self.precision))
+        return _dense(self.num_outputs, self.precision, _small, is_last=True)(x)
 
 
 class _Cards(nn.Module):
@@ -219,6 +247,7 @@ class _Cards(nn.Module):
     """
 
     spec: NetworkSpec
+    precision: Precision
     suit_logits: int
     shared_logits: int
 
@@ -226,37 +255,71 @@ class _Cards(nn.Module):
     def __call__(
         self, suits: jax.Array, shared: jax.Array, action_index: jax.Array | None = None
     ) -> jax.Array:
-        width = self.spec.width
-        e = _layer_of((suits, shared[:, None]), width)
-        e = _layer_of((e,), width)
-        pooled = _layer_of((*_pool(e), shared), 2 * width)
-        h = _layer_of((e, pooled[:, None]), width)
+        width, precision = self.spec.width, self.precision
+        e = _layer_of((suits, shared[:, None]), width, precision)
+        e = _layer_of((e,), width, precision)
+        pooled = _layer_of((*_pool(e), shared), 2 * width, precision)
+        h = _layer_of((e, pooled[:, None]), width, precision)
         for _ in range(self.spec.depth - 2):
-            h = nn.LayerNorm()(h + nn.relu(nn.Dense(width, kernel_init=_he)(h)))
+            h = nn.LayerNorm()(h + nn.relu(_dense(width, precision, _he)(h)))
+            h = h.astype(_dtype(precision))
         logits = []
         if self.suit_logits:
-            suit_logits = nn.Dense(self.suit_logits, kernel_init=_small)(h)
+            suit_logits = _dense(self.suit_logits, precision, _small, is_last=True)(h)
             logits.append(suit_logits.reshape(suit_logits.shape[0], -1))
-        last = _layer_of((*_pool(h), pooled), width)
-        logits.append(nn.Dense(self.shared_logits, kernel_init=_small)(last))
+        last = _layer_of((*_pool(h), pooled), width, precision)
+        logits.append(_dense(self.shared_logits, precision, _small, is_last=True)(last))
         flat = jnp.concatenate(logits, axis=1)
         return flat if action_index is None else jnp.take_along_axis(flat, action_index, axis=1)
 
 
-def _layer_of(parts: tuple[jax.Array, ...], width: int) -> jax.Array:
+def _layer_of(parts: tuple[jax.Array, ...], width: int, precision: Precision) -> jax.Array:
     """Return LN(relu(W parts + b)), W acting on the concatenation of the parts' last axes."""
     fan_in = sum(part.shape[-1] for part in parts)
+    kernel_init = nn.initializers.normal(np.sqrt(2 / fan_in))
     first, *rest = (
-        nn.Dense(
-            width,
-            use_bias=part is parts[0],
-            kernel_init=nn.initializers.normal(np.sqrt(2 / fan_in)),
-        )(part)
-        for part in parts
+        _dense(width, precision, kernel_init, use_bias=part is parts[0])(part) for part in parts
     )
-    return nn.LayerNorm()(nn.relu(sum(rest, start=first)))
+    return nn.LayerNorm()(nn.relu(sum(rest, start=first))).astype(_dtype(precision))
 
 
 def _pool(suits: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return mean and maximum over the suits, float32[B, width] each, from [B, C, width]."""
-    return jnp.mean(suits, axis=1), jnp.max(suits, axis=1)
+    """Return mean (float32) and maximum over the suits, [B, width] each, from [B, C, width]."""
+    return jnp.mean(suits, axis=1, dtype=jnp.float32), jnp.max(suits, axis=1)
+
+
+def _dtype(precision: Precision) -> Any:
+    """Return the dtype of activations and of the factors of products."""
+    return jnp.bfloat16 if precision == "bfloat16" else jnp.float32
+
+
+def _dense(
+    width: int,
+    precision: Precision,
+    kernel_init: Callable[..., Any],
+    *,
+    use_bias: bool = True,
+    is_last: bool = False,
+) -> nn.Dense:
+    """Return a layer W x + b, float32; W x is rounded as W and x are, except in a last layer."""
+    product_dtype = jnp.float32 if is_last else _dtype(precision)
+    return nn.Dense(
+        width,
+        use_bias=use_bias,
+        dtype=_dtype(precision),
+        precision="highest" if precision == "float32" else "default",
+        kernel_init=kernel_init,
+        promote_dtype=_round_factors,
+        dot_general=partial(jax.lax.dot_general, preferred_element_type=product_dtype),
+    )
+
+
+def _round_factors(
+    *arguments: jax.Array | None, dtype: Any = None, inexact: bool = True
+) -> list[jax.Array | None]:
+    """Return x, W and b of a layer W x + b, with x and W rounded to a dtype.
+
+    b is not: its gradient is a sum over the batch, which is to be one of float32 numbers.
+    """
+    *factors, bias = arguments
+    return [*promote_dtype(*factors, dtype=dtype, inexact=inexact), bias]

@@ -84,19 +84,7 @@ class NetworkPolicy:
     def _outputs(self, packed: jax.Array) -> jax.Array:
         """Return the network's outputs, float32[B, A]."""
         seat = jax.vmap(self.network.game.seat)(packed)
-        if len(self.params) == 1:
-            return self.network.apply(self.params[0], packed)
-
-        def of_one_seat() -> jax.Array:
-            params = jax.tree.map(lambda *leaves: jnp.where(seat[0] == 0, *leaves), *self.params)
-            return self.network.apply(params, packed)
-
-        # In a match of strict turns all states are of one seat: half the work.
-        return jax.lax.cond(
-            jnp.all(seat == seat[0]),
-            of_one_seat,
-            lambda: apply_per_player(self.network, self.params, packed, seat),
-        )
+        return apply_per_player(self.network, self.params, packed, seat)
 
 
 @jax.tree_util.register_dataclass
@@ -161,6 +149,8 @@ def tempered(probabilities: jax.Array, temperature: float) -> jax.Array:
 def make_network(settings: Settings) -> Network:
     """Return the network, with its game, that a run's settings describe.
 
+    It is as policies have it, in the precision of evaluation.
+
     Raises:
       ValueError: for rules that make no game, rounds that need not end, or a network that cannot
         read the game.
@@ -174,13 +164,14 @@ def make_network(settings: Settings) -> Network:
     return Network(
         game,
         NetworkSpec(shape.kind, shape.width, shape.depth, shape.layer_norm, shape.residual),
+        settings.precision.evaluation,
     )
 
 
 def make_value_network(settings: Settings) -> ValueNetwork:
-    """Return the value network that a run's settings describe; raises as `make_network`."""
+    """Return the value network that a run's settings describe; see `make_network`."""
     network = make_network(settings)
-    return ValueNetwork(network.game, network.spec)
+    return ValueNetwork(network.game, network.spec, network.precision)
 
 
 def make_policies(

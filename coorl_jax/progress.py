@@ -25,7 +25,6 @@ _PHASES = {
     "gate_seconds": "gate",
     "checkpoint_seconds": "checkpoint",
 }
-_LOSSES = ("value", "advantage", "strategy")
 
 
 def tell(text: str) -> None:
@@ -167,8 +166,7 @@ def summary(metrics: Metrics) -> dict[str, str]:
     ]
     if losses:
         texts["loss"] = f"loss {', '.join(losses)}"
-    skipped = sum(metrics.get(f"precision/nonfinite_steps_{loss}", 0.0) for loss in _LOSSES)
-    if skipped:
+    if skipped := metrics.get("precision/nonfinite_steps"):
         texts["skipped"] = f"WARNING: {skipped:.0f} updates skipped, their gradient was not finite"
     return texts
 

@@ -19,19 +19,12 @@ _COMPILE_EVENTS = (
 )
 
 
-def configure(matmul_precision: str = "default") -> None:
+def configure() -> None:
     """Set jax's flags; call it before anything is compiled.
-
-    Args:
-      matmul_precision: precision of float32 products: "default" (the device's fastest: TF32,
-        bfloat16), "high" or "highest" (true float32).
 
     Raises:
       ValueError: when the directory for compiled programs cannot be used.
     """
-    jax.config.update(
-        "jax_default_matmul_precision", None if matmul_precision == "default" else matmul_precision
-    )
     directory = os.environ.get(CACHE_VARIABLE) or str(_user_cache() / "coorl_jax")
     if directory == "off":
         jax.config.update("jax_compilation_cache_dir", None)

@@ -7,13 +7,16 @@ type here.
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from coorl_jax.fields import Choice, Integer, Name, Names, Real
 
 GAME_NAME = Name("lost_cities")
 _OPPONENTS = Names(Name("random"), example=("random", "discard_only"))
 _POLICIES = Names(Choice(("current", "average", "mixture")), example=("current", "average"))
+
+Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
+"""In which a network computes, see `networks.Network`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,15 @@ class NetworkSettings:
     layer_norm: bool
     residual: bool
     per_player: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class PrecisionSettings:
+    """In which precision networks compute, by what they are used for."""
+
+    traversal: Precision
+    evaluation: Precision
+    fit: Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +181,9 @@ class Settings:
     seed: Annotated[int, Integer(0, example=0)]
     iterations: Annotated[int, Integer(1, example=200)]
     utility_scale: Annotated[float, Real(above=0.0, example=50.0)]
-    matmul_precision: Literal["default", "high", "highest"]
     game: GameSettings
     network: NetworkSettings
+    precision: PrecisionSettings
     traversal: TraversalSettings
     memory: MemorySettings
     advantage: AdvantageSettings

@@ -107,7 +107,7 @@ def study(
     from coorl_jax.policy import make_network
 
     plot.require()
-    runtime.configure(settings.matmul_precision)
+    runtime.configure()
     variants = _all_variants(settings)
     # All of them, so that none is refused after others were trained.
     made = {

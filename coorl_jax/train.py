@@ -83,7 +83,7 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
     from coorl_jax.evaluation.schedule import Schedule
 
     rundir.check_resume(workdir, settings)
-    runtime.configure(settings.matmul_precision)
+    runtime.configure()
     trainer = Trainer(settings)
     schedule = Schedule(settings, trainer.game)
 
@@ -227,12 +227,16 @@ class _Training:
         self._progress.stage(iteration, name)
         with timed(self._pending, "iteration_seconds"):
             work()
-        for metric, value in self._compilations.take().items():
-            self._pending[metric] = self._pending.get(metric, 0) + value
+        self._add(self._compilations.take())
+
+    def _add(self, metrics: dict[str, float]) -> None:
+        """Add what was measured to what the iteration has measured before."""
+        for name, value in metrics.items():
+            self._pending[name] = self._pending.get(name, 0) + value
 
     def _run_stage(self) -> None:
         self._state, metrics = self._trainer.run_stage(self._state)
-        self._pending |= metrics
+        self._add(metrics)
 
     def _evaluate(self, evaluation: Evaluation) -> None:
         policies = self._trainer.policies(self._state)

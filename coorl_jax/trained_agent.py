@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coorl_jax import agents, checkpoint, rundir, runtime
+from coorl_jax import agents, checkpoint, rundir
 from coorl_jax.checkpoint import Checkpoint
 from coorl_jax.config import Settings
 from coorl_jax.games.game import Game
@@ -36,7 +36,7 @@ class TrainedAgent:
 
 
 def restore(path: Path, flag: str = "--checkpoint") -> tuple[Settings, Checkpoint]:
-    """Read what a run saved for play, and configure jax as the run did.
+    """Read what a run saved for play.
 
     Args:
       path: see `checkpoint.restore_policies`.
@@ -53,7 +53,6 @@ def restore(path: Path, flag: str = "--checkpoint") -> tuple[Settings, Checkpoin
         path, report=lambda text: print(text, file=sys.stderr), flag=flag
     )
     settings = rundir.parse_settings(restored.extra["config"], f"{flag}={path}")
-    runtime.configure(settings.matmul_precision)
     return settings, restored
 
 

@@ -130,7 +130,7 @@ def main(argv: list[str]) -> None:
 
 
 def load(path: Path) -> Subject:
-    """Load the current policy of a run and its value network, without the trainer.
+    """Load the current policy of a run and its value network, in the precision of traversals.
 
     Args:
       path: run directory, or one of its policies.
@@ -140,7 +140,8 @@ def load(path: Path) -> Subject:
         plays another game than Lost Cities.
     """
     settings, restored = trained_agent.restore(path)
-    network = policy_lib.make_network(settings)
+    precision = settings.precision.traversal
+    network = dataclasses.replace(policy_lib.make_network(settings), precision=precision)
     if not isinstance(network.game, LostCities):
         raise ValueError(
             f"--checkpoint={path}: must be a run on lost_cities, not on {network.game.name}; "
@@ -150,7 +151,8 @@ def load(path: Path) -> Subject:
     critic = None
     if "value" in restored.tree:
         (params,) = restored.tree["value"]
-        critic = ValueCritic(policy_lib.make_value_network(settings), params)
+        value_network = policy_lib.make_value_network(settings)
+        critic = ValueCritic(dataclasses.replace(value_network, precision=precision), params)
     return Subject(
         game=network.game,
         policy=policy_lib.NetworkPolicy(network, spec, restored.tree["current"]),

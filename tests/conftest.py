@@ -1,19 +1,29 @@
-"""Settings of every test: the CPU, no implicit rank promotion, full matrix precision."""
+"""Settings of every test: the CPU, no implicit rank promotion, one cache."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# What one test compiled, another one or a command that it starts need not compile again. It is a
+# new directory, so that no test depends on what the user ran before.
+os.environ["COORL_JAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="coorl_jax_tests_")
 
 import hypothesis
 import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_default_matmul_precision", "highest")
+_CACHE = os.environ["COORL_JAX_CACHE_DIR"]
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+jax.config.update("jax_compilation_cache_dir", _CACHE)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 # A new rule set compiles for seconds on its first use, which is no sign of a hanging test.
 hypothesis.settings.register_profile(

@@ -163,7 +163,7 @@ class Ours:
         from coorl_jax import runtime
         from coorl_jax.cfr.iteration import STAGES, Trainer
 
-        runtime.configure(settings.matmul_precision)
+        runtime.configure()
         self._stages = STAGES
         self._trainer = Trainer(settings)
         self._state: Any = None

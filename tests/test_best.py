@@ -20,8 +20,6 @@ from coorl_jax.evaluation import gate
 from coorl_jax.policy import make_network, make_policies
 
 OVERRIDES = {
-    # As conftest.py has it: a run sets it for the whole process.
-    "matmul_precision": "highest",
     # With these, iterations 1, 5 and 7 are the best so far.
     "seed": 1,
     "gate.significance": 0.5,

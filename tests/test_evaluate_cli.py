@@ -45,7 +45,6 @@ def run(tmp_path_factory):
     values = default.get_config("smoke")
     values.game.update(colors=2, ranks=4, wagers=1, hand_size=3, max_discard_draws=3)
     values.network.update(width=8, depth=2)
-    values.matmul_precision = "highest"
     return write_run(tmp_path_factory.mktemp("lost"), config.from_config_dict(values))
 
 
@@ -59,7 +58,7 @@ def kuhn_run(tmp_path_factory):
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Run the command in this process and return what it prints."""
-    monkeypatch.setattr(runtime, "configure", lambda *args: None)
+    monkeypatch.setattr(runtime, "configure", lambda: None)
 
     def call(*arguments):
         with flagsaver.flagsaver():

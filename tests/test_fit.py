@@ -229,6 +229,53 @@ def test_non_finite_gradients_are_skipped_and_counted():
     jax.tree.map(np.testing.assert_array_equal, (after, opt_after), (params, opt_state))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_fit_goes_on_beside_a_sample_that_is_not_finite(precision):
+    network = dataclasses.replace(NETWORK, precision=precision)
+    targets = np.tile([[1.0, -1.0], [-2.0, 0.5], [0.25, 2.0]], (8, 1))
+    good = batch_of([0, 1, 2] * 8, [[True, True]] * 24, targets, [1] * 24)
+    memory = memory_of(good._replace(target=good.target.at[5, 1].set(jnp.inf)))
+    spec = dataclasses.replace(SPEC, start="warm", updates=200, batch_size=8)
+    params, opt_state = fits.init(network, spec, jax.random.key(0))
+    key = jax.random.key(1)
+    after, opt_after, metrics = fit(
+        network, spec, "squared_error", params, opt_state, memory, key, ONE
+    )
+    # The batches, drawn as `fit` draws them.
+    batches = [
+        reservoir.sample(memory, batch_key, spec.batch_size)
+        for batch_key in jax.random.split(jax.random.split(key)[1], spec.updates)
+    ]
+    spoilt = [not np.isfinite(batch.target).all() for batch in batches]
+    assert 20 < sum(spoilt) < 100
+    assert int(metrics.skipped) == sum(spoilt)
+    assert int(optax.tree.get(opt_after, "count")) == spec.updates - sum(spoilt)
+    losses = [
+        float(loss_value(network, 1.0, "squared_error", tree, good, ONE))
+        for tree in (params, after)
+    ]
+    assert losses[1] < 0.02 * losses[0]
+    # The last tenth without what was skipped there, of which there is some.
+    assert any(spoilt[-20:])
+    assert 0 < float(metrics.loss) < 0.1 * losses[0]
+    assert {leaf.dtype for leaf in jax.tree.leaves(after)} == {jnp.dtype(jnp.float32)}
+
+
+def test_a_network_that_has_diverged_ends_the_run_with_a_sentence():
+    spec = dataclasses.replace(SPEC, start="warm", updates=20)
+    params, opt_state = fits.init(NETWORK, spec, jax.random.key(0))
+    fitted = fits.Fitted((params,), (opt_state,))
+    memory = memory_of(BATCH._replace(target=jnp.full((2, 2), jnp.nan)))
+    with pytest.raises(ValueError, match="has diverged") as error:
+        fits.fit_networks(
+            "advantage", NETWORK, spec, "squared_error", fitted, (memory,), jax.random.key(0), 1
+        )
+    assert str(error.value) == (
+        "config.advantage.learning_rate=0.01: must be lower, as the advantage network has "
+        "diverged: none of its last gradients is finite; e.g. 0.001"
+    )
+
+
 @pytest.mark.parametrize("loss", ["squared_error", "cross_entropy"])
 def test_empty_memory_leaves_the_parameters_alone(loss):
     memory = reservoir.create(samples.example(GAME.packed_size, GAME.num_actions, jnp.float32), 8)

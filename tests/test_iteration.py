@@ -275,7 +275,7 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
             *("traversal/nodes", "traversal/nodes_per_second", "traversal/lane_occupancy"),
             *("traversal/fallback_rate", "memory/advantage", "memory/strategy"),
             *("loss/advantage", "loss/strategy"),
-            *("precision/nonfinite_steps_advantage", "precision/nonfinite_steps_strategy"),
+            "precision/nonfinite_steps",
         }
         assert all(isinstance(value, int | float) for value in line.values())
         assert line["eval/nash_conv/mixture"] == 2 * line["eval/exploitability/mixture"] > 0
@@ -286,7 +286,7 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
         )
         assert 0 < line["traversal/lane_occupancy"] <= 1
         assert 0 <= line["traversal/fallback_rate"] < 1
-        assert line["precision/nonfinite_steps_advantage"] == 0
+        assert line["precision/nonfinite_steps"] == 0
     assert lines[0]["compilations"] > 0  # At least a match of this many pairs.
     assert lines[2]["compilations"] == 0
     # What was saved plays as what was trained: iterations 1 to 3 with weights t, and a free slot.

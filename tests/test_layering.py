@@ -51,12 +51,14 @@ FLOORS = {
     "checkpoint_flag": 8,
     "common_flags": 8,
     "trained_agent": 8,
+    "benchmarks": 8,
     "train": 9,
     "evaluate": 9,
     "tournament": 9,
     "variance": 9,
     "replay": 9,
     "study": 9,
+    "bench": 9,
 }
 
 # Libraries that one module wraps for all others.

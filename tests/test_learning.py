@@ -19,7 +19,6 @@ def train_kuhn(iterations, **overrides):
     Uniform play has a NashConv of 0.92.
     """
     base = config.from_config_dict(kuhn.get_config())
-    base = config.override(base, {"matmul_precision": "highest"})
     trainer = Trainer(config.override(base, overrides))
     state, _ = advance(trainer, trainer.init(), iterations)
     return trainer.game, trainer.policies(state)

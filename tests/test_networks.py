@@ -175,6 +175,10 @@ def test_parameters_for_each_player():
     ("make", "sentence"),
     [
         (lambda: Network(KuhnPoker(), CARDS), "config.network.kind=cards: kuhn_poker has no suits"),
+        (
+            lambda: Network(SMALL, CARDS, "float16"),
+            "precision='float16': must be one of float32, tf32, bfloat16; e.g. float32",
+        ),
         (lambda: NetworkSpec("cnn", 8, 3), "config.network.kind='cnn': must be mlp or cards"),
         (lambda: NetworkSpec("mlp", 0, 3), "config.network.width=0: must be at least 1"),
         (lambda: NetworkSpec("cards", 8, 1), "config.network.depth=1: must be at least 2"),

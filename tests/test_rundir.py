@@ -115,17 +115,21 @@ def test_damaged_configuration_is_refused_untouched(tmp_path, text):
 
 
 def test_configuration_of_another_version_is_refused_untouched(tmp_path):
-    values = config.to_dict(SETTINGS)
-    del values["traversal"]["alternating"]
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"^--workdir=.*: was written by another v") as error:
-        rundir.open_run(tmp_path, SETTINGS)
-    assert str(error.value).endswith(
-        "(config.traversal.alternating: missing from the configuration); use the version that "
-        "wrote it, or start a new run"
-    )
-    assert contents(tmp_path) == before
+    older = config.to_dict(SETTINGS)
+    del older["traversal"]["alternating"]
+    other = config.to_dict(SETTINGS) | {"matmul_precision": "highest"}
+    for values, reason in (
+        (older, "config.traversal.alternating: missing from the configuration"),
+        (other, "config.matmul_precision='highest': no such field"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        before = contents(tmp_path)
+        with pytest.raises(ValueError, match=r"^--workdir=.*: was written by another v") as error:
+            rundir.open_run(tmp_path, SETTINGS)
+        assert str(error.value).endswith(
+            f"({reason}); use the version that wrote it, or start a new run"
+        )
+        assert contents(tmp_path) == before
 
 
 def test_second_trainer_is_refused_until_the_first_ends(tmp_path):

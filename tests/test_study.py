@@ -23,8 +23,6 @@ from coorl_jax.settings import TraversalSettings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TINY = {
-    # As conftest.py has it: a study sets it for the whole process.
-    "matmul_precision": "highest",
     "network.width": 8,
     "network.depth": 1,
     "traversal.traversals": 16,

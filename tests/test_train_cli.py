@@ -26,8 +26,6 @@ from coorl_jax.checkpoint import CheckpointStore
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 OVERRIDES = {
-    # As conftest.py has it: a run sets it for the whole process.
-    "matmul_precision": "highest",
     "iterations": 4,
     "network.width": 8,
     "traversal.traversals": 16,

@@ -58,7 +58,7 @@ def test_the_value_memory_holds_the_samples_of_one_iteration(scheme):
         # A walk from the deal to the end of a round of Kuhn poker has two or three decisions.
         assert 2 * 16 <= line["traversal/value_samples"] <= 3 * 16
         assert line["loss/value"] > 0
-        assert line["precision/nonfinite_steps_value"] == 0
+        assert line["precision/nonfinite_steps"] == 0
         assert line["value_train_seconds"] > 0
     assert reservoir.num_seen(memory) == lines[-1]["traversal/value_samples"]
     rows = rows_of(memory)

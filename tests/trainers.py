@@ -14,8 +14,6 @@ from coorl_jax.cfr import reservoir
 from coorl_jax.cfr.iteration import STAGES, Trainer
 
 SMALL = {
-    # As conftest.py has it: a run sets it for the whole process.
-    "matmul_precision": "highest",
     "network.width": 8,
     "network.depth": 2,
     "traversal.traversals": 16,

@@ -7,6 +7,7 @@ features are computed inside the loss, so nothing returns to the host between up
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from coorl_jax.cfr import reservoir as reservoirs
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.samples import Sample, unpack_legal
 from coorl_jax.networks import Network, Params, mask_illegal
+from coorl_jax.settings import AdvantageSettings, FitSettings, WeightedFitSettings
 
 Loss = Literal["squared_error", "cross_entropy"]
 
@@ -37,6 +39,23 @@ class FitSpec:
     exponent: float  # p of the samples' weights, see `sample_weights`
 
 
+def fit_spec(settings: FitSettings) -> FitSpec:
+    """Return how a network is fitted, from the settings of any of them."""
+    exponent = settings.exponent if isinstance(settings, WeightedFitSettings) else 0.0
+    if isinstance(settings, AdvantageSettings) and settings.cumulative == "bootstrapped":
+        exponent = 0.0  # All samples are of one iteration; its weight is in the step.
+    return FitSpec(
+        start=settings.start,
+        updates=settings.updates,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        decay_iterations=settings.decay_iterations,
+        annealed=settings.annealed,
+        gradient_clip=settings.gradient_clip,
+        exponent=exponent,
+    )
+
+
 class Fitted(NamedTuple):
     """A network of one or two seats: one entry that serves both, or one for each.
 
@@ -50,7 +69,7 @@ class Fitted(NamedTuple):
 class FitMetrics(NamedTuple):
     """What one fit reports."""
 
-    loss: jax.Array  # float32; mean over the last tenth of the updates
+    loss: jax.Array  # float32; mean over the last tenth of the updates, nan if all were skipped
     skipped: jax.Array  # int32; updates skipped because the gradient was not finite
 
 
@@ -128,7 +147,10 @@ def fit_networks(
       step: as for `fit`.
 
     Returns:
-      What was fitted, and the metrics `loss/NAME` and `precision/nonfinite_steps_NAME`.
+      What was fitted, and the metrics `loss/NAME` and `precision/nonfinite_steps`.
+
+    Raises:
+      ValueError: if no gradient in the last tenth of a fit is finite, so that it learns no more.
     """
     results = [
         fit(
@@ -147,11 +169,19 @@ def fit_networks(
         )
     ]
     reports = jax.device_get([result[2] for result in results])
+    mean_loss = float(np.mean([report.loss for report in reports]))
+    if not math.isfinite(mean_loss):
+        # Regret matching would make a policy of whatever such a network puts out.
+        raise ValueError(
+            f"config.{name}.learning_rate={spec.learning_rate}: must be lower, as the {name} "
+            "network has diverged: none of its last gradients is finite; "
+            f"e.g. {spec.learning_rate / 10:g}"
+        )
     fitted = Fitted(tuple(r[0] for r in results), tuple(r[1] for r in results))
     jax.block_until_ready(fitted)
     return fitted, {
-        f"loss/{name}": float(np.mean([report.loss for report in reports])),
-        f"precision/nonfinite_steps_{name}": float(sum(report.skipped for report in reports)),
+        f"loss/{name}": mean_loss,
+        "precision/nonfinite_steps": float(sum(report.skipped for report in reports)),
     }
 
 
@@ -193,8 +223,9 @@ def _update(
     (params, opt_state), (values, skipped) = jax.lax.scan(
         update, (params, opt_state), (jax.random.split(key, spec.updates), rates)
     )
-    tail = max(spec.updates // 10, 1)
-    return params, opt_state, FitMetrics(jnp.mean(values[-tail:]), jnp.sum(skipped))
+    tail = slice(-max(spec.updates // 10, 1), None)
+    mean_loss = jnp.mean(values[tail], where=~skipped[tail])
+    return params, opt_state, FitMetrics(mean_loss, jnp.sum(skipped))
 
 
 def loss_value(

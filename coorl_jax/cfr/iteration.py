@@ -19,6 +19,7 @@ players' traversals in one batch (simultaneous updates), or one player's in each
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any, NamedTuple
 
@@ -27,22 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from coorl_jax.cfr import mixture, reservoir, samples
-from coorl_jax.cfr.fit import FitSpec, Fitted, bootstrap_step, fit_networks, init
+from coorl_jax.cfr.fit import Fitted, bootstrap_step, fit_networks, fit_spec, init
 from coorl_jax.cfr.reservoir import Reservoir
-from coorl_jax.cfr.sampling import (
-    Baseline,
-    Branch,
-    Critic,
-    External,
-    Outcome,
-    Robust,
-    Scheme,
-)
+from coorl_jax.cfr.sampling import make_scheme
 from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
 from coorl_jax.games.game import NUM_PLAYERS
-from coorl_jax.networks import Network
+from coorl_jax.networks import Network, ValueNetwork
 from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_network
-from coorl_jax.settings import AdvantageSettings, FitSettings, Settings, WeightedFitSettings
+from coorl_jax.settings import FitSettings, Precision, Settings
 
 STAGES = ("traverse", "fit_value", "fit_advantage", "fit_strategy")
 
@@ -73,6 +66,13 @@ class TrainState(NamedTuple):
     mixture: Reservoir | None  # of the policies of past iterations, if they are kept
 
 
+class _Networks(NamedTuple):
+    """What a stage computes with, in its precision."""
+
+    policy: Network  # advantages, or logits of the average policy
+    value: ValueNetwork | None  # if the sampling scheme reads values
+
+
 class Trainer:
     """The stages of an iteration for one `Settings`.
 
@@ -88,7 +88,8 @@ class Trainer:
         self._alternating = settings.traversal.alternating
         self._num_networks = NUM_PLAYERS if settings.network.per_player else 1
         self._scheme = make_scheme(settings)
-        self._value_network = make_value_network(settings) if self._scheme.reads_values else None
+        self._traversing = self._networks(settings.precision.traversal)
+        self._fitting = self._networks(settings.precision.fit)
         self._traversal = TraversalSpec(
             traversals=settings.traversal.traversals * (1 if self._alternating else NUM_PLAYERS),
             lanes=settings.traversal.lanes,
@@ -105,22 +106,19 @@ class Trainer:
 
     def memory_report(self) -> str:
         """Return one line on the bytes of states, samples and memories."""
-        memory = self.settings.memory
-        sample_bytes = _num_bytes(self._sample)
-        slots = self._num_networks * (memory.advantage_capacity + memory.strategy_capacity)
-        total = slots * sample_bytes
-        if self._value_network is not None:
-            slots += memory.value_capacity
-            total += memory.value_capacity * _num_bytes(self._value_sample)
+        slots, memories, mixture_bytes = self._memory_sizes()
         report = (
-            f"information state {self.game.packed_size} bytes, sample {sample_bytes} bytes, "
-            f"memories {slots:,} samples = {total / 1e6:,.1f} MB"
+            f"information state {self.game.packed_size} bytes, sample {_num_bytes(self._sample)} "
+            f"bytes, memories {slots:,} samples = {memories / 1e6:,.1f} MB"
         )
         if members := self.settings.mixture.capacity:
-            params = jax.eval_shape(self.network.init, jax.random.key(0))
-            kept = members * self._num_networks * _num_bytes(params)
-            report += f", mixture {members:,} policies = {kept / 1e6:,.1f} MB"
+            report += f", mixture {members:,} policies = {mixture_bytes / 1e6:,.1f} MB"
         return report
+
+    def memory_bytes(self) -> int:
+        """Return the sum of what the report names: the bytes of all memories and of the mixture."""
+        _, memories, mixture_bytes = self._memory_sizes()
+        return memories + mixture_bytes
 
     def init(self) -> TrainState:
         """Return the state before the first iteration."""
@@ -138,18 +136,18 @@ class Trainer:
                 reservoir.create(self._sample, capacity) for _ in range(self._num_networks)
             )
 
-        settings, network, count = self.settings, self.network, self._num_networks
-        advantage = fitted(network, settings.advantage, 0, count)
+        settings, networks, count = self.settings, self._fitting, self._num_networks
+        advantage = fitted(networks.policy, settings.advantage, 0, count)
         value, value_memory = Fitted((), ()), ()
-        if self._value_network is not None:
-            value = fitted(self._value_network, settings.value, 2, 1)
+        if networks.value is not None:
+            value = fitted(networks.value, settings.value, 2, 1)
             value_memory = (reservoir.create(self._value_sample, memory.value_capacity),)
         slots = self.settings.mixture.capacity
         return TrainState(
             iteration=jnp.int32(0),
             stage=jnp.int32(0),
             advantage=advantage,
-            strategy=fitted(network, settings.strategy, 1, count),
+            strategy=fitted(networks.policy, settings.strategy, 1, count),
             value=value,
             memories=Memories(
                 advantage=memories(memory.advantage_capacity),
@@ -170,7 +168,8 @@ class Trainer:
           state: its memories and mixture are donated; use the returned state afterwards.
 
         Returns:
-          The state after the stage, and the stage's metrics (names in docs/design.md).
+          The state after the stage, and the stage's metrics (names in docs/design.md); what several
+          stages of an iteration have measured under one name is to be added up.
         """
         completed, stage = self.position(state)
         iteration = completed + 1
@@ -184,7 +183,7 @@ class Trainer:
         started = time.perf_counter()
         state, metrics = run(state, key, iteration)
         seconds = time.perf_counter() - started
-        if STAGES[stage] != "fit_value" or self._value_network is not None:
+        if STAGES[stage] != "fit_value" or self._scheme.reads_values:
             metrics[_TIMERS[STAGES[stage]]] = seconds
         if "traversal/nodes" in metrics:
             metrics["traversal/nodes_per_second"] = metrics["traversal/nodes"] / seconds
@@ -215,6 +214,25 @@ class Trainer:
     def policies(self, state: TrainState) -> dict[str, AnyPolicy]:
         """Return the policies themselves."""
         return make_policies(self.settings, self.network, self.policy_parameters(state))
+
+    def _memory_sizes(self) -> tuple[int, int, int]:
+        """Return the slots of all memories, their bytes, and the bytes of the mixture."""
+        memory = self.settings.memory
+        slots = self._num_networks * (memory.advantage_capacity + memory.strategy_capacity)
+        total = slots * _num_bytes(self._sample)
+        if self._scheme.reads_values:
+            slots += memory.value_capacity
+            total += memory.value_capacity * _num_bytes(self._value_sample)
+        params = jax.eval_shape(self.network.init, jax.random.key(0))
+        policies = self.settings.mixture.capacity * self._num_networks
+        return slots, total, policies * _num_bytes(params)
+
+    def _networks(self, precision: Precision) -> _Networks:
+        value = make_value_network(self.settings) if self._scheme.reads_values else None
+        return _Networks(
+            dataclasses.replace(self.network, precision=precision),
+            None if value is None else dataclasses.replace(value, precision=precision),
+        )
 
     def _key(self, iteration: int, stream: int) -> jax.Array:
         key = jax.random.fold_in(jax.random.key(self.settings.seed), _TRAINING)
@@ -249,14 +267,14 @@ class Trainer:
             )
         memories, statistics = traverse(
             self.game,
-            self.network,
+            self._traversing.policy,
             self._scheme,
             self._traversal,
             state.advantage.params,
             memories,
             key,
             jnp.int32(iteration),
-            self._value_network,
+            self._traversing.value,
             state.value.params[0] if state.value.params else None,
             self._traversers(iteration),
         )
@@ -281,7 +299,7 @@ class Trainer:
             "traversal/advantage_samples": float(statistics.advantage_samples),
             "traversal/strategy_samples": float(statistics.strategy_samples),
         }
-        if self._value_network is not None:
+        if self._scheme.reads_values:
             metrics["traversal/value_samples"] = float(statistics.value_samples)
         metrics |= {name: float(np.sum(size)) for name, size in sizes.items()}
         return state._replace(memories=memories, mixture=policies), metrics
@@ -289,11 +307,11 @@ class Trainer:
     def _fit_value(
         self, state: TrainState, key: jax.Array, iteration: int
     ) -> tuple[TrainState, dict[str, float]]:
-        if self._value_network is None:
+        if self._fitting.value is None:
             return state, {}
         value, metrics = fit_networks(
             "value",
-            self._value_network,
+            self._fitting.value,
             fit_spec(self.settings.value),
             "squared_error",
             state.value,
@@ -317,7 +335,7 @@ class Trainer:
             step = bootstrap_step(settings.exponent, settings.min_step, jnp.int32(updates))
         fitted, metrics = fit_networks(
             "advantage",
-            self.network,
+            self._fitting.policy,
             fit_spec(settings),
             "squared_error",
             Fitted(state.advantage.params[seats], state.advantage.opt_state[seats]),
@@ -341,7 +359,7 @@ class Trainer:
             return state, {}
         strategy, metrics = fit_networks(
             "strategy",
-            self.network,
+            self._fitting.policy,
             fit_spec(settings),
             "cross_entropy",
             state.strategy,
@@ -365,34 +383,3 @@ def _num_bytes(tree: Any) -> int:
 
 def _emptied(memories: tuple[Reservoir, ...]) -> tuple[Reservoir, ...]:
     return tuple(reservoir.emptied(memory) for memory in memories)
-
-
-def make_scheme(settings: Settings) -> Scheme:
-    """Return the sampling scheme that the settings name."""
-    traversal, trace_decay = settings.traversal, settings.value.trace_decay
-    exploration, nodes = traversal.exploration, traversal.max_branching_nodes
-    return {
-        "external": lambda: External(exploration, nodes),
-        "robust": lambda: Robust(exploration, nodes, traversal.branching_actions),
-        "outcome": lambda: Outcome(exploration),
-        "branch": lambda: Branch(exploration),
-        "baseline": lambda: Baseline(exploration, trace_decay),
-        "critic": lambda: Critic(exploration, trace_decay),
-    }[traversal.scheme]()
-
-
-def fit_spec(settings: FitSettings) -> FitSpec:
-    """Return how a network is fitted, from the settings of any of them."""
-    exponent = settings.exponent if isinstance(settings, WeightedFitSettings) else 0.0
-    if isinstance(settings, AdvantageSettings) and settings.cumulative == "bootstrapped":
-        exponent = 0.0  # All samples are of one iteration; its weight is in the step.
-    return FitSpec(
-        start=settings.start,
-        updates=settings.updates,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        decay_iterations=settings.decay_iterations,
-        annealed=settings.annealed,
-        gradient_clip=settings.gradient_clip,
-        exponent=exponent,
-    )

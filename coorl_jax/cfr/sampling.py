@@ -48,6 +48,7 @@ import jax
 import jax.numpy as jnp
 
 from coorl_jax.games.game import Game
+from coorl_jax.settings import Settings
 
 
 class Plan(NamedTuple):
@@ -286,3 +287,17 @@ class Branch(_RecordsEveryNode):
             records=at_target,
             exploration=jnp.where(own_decisions <= target, jnp.float32(self.exploration), 0.0),
         )
+
+
+def make_scheme(settings: Settings) -> Scheme:
+    """Return the sampling scheme that the settings name."""
+    traversal, trace_decay = settings.traversal, settings.value.trace_decay
+    exploration, nodes = traversal.exploration, traversal.max_branching_nodes
+    return {
+        "external": lambda: External(exploration, nodes),
+        "robust": lambda: Robust(exploration, nodes, traversal.branching_actions),
+        "outcome": lambda: Outcome(exploration),
+        "branch": lambda: Branch(exploration),
+        "baseline": lambda: Baseline(exploration, trace_decay),
+        "critic": lambda: Critic(exploration, trace_decay),
+    }[traversal.scheme]()
