@@ -109,7 +109,8 @@ def _base() -> ml_collections.ConfigDict:
     traversal.branching_actions = 2
     # Policy where no advantage is positive: argmax (the highest one) or uniform.
     traversal.fallback = "argmax"
-    # Returns to a parent node resolved per network evaluation (performance only).
+    # How often returns to parent nodes are resolved per network evaluation, at most (performance
+    # only).
     traversal.pops_per_pass = 16
 
     config.memory = memory = ml_collections.ConfigDict()

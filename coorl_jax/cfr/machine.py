@@ -28,7 +28,7 @@ class TraversalSpec:
     Attributes:
       traversals: T, over both players.
       lanes: B.
-      pops_per_pass: frames a returning lane may resolve in one pass; changes speed only.
+      pops_per_pass: calls of `pop` in one pass, at most; changes speed only.
       fallback: regret matching without a positive advantage, "argmax" or "uniform".
       utility_scale: points per unit of utility.
     """
@@ -98,12 +98,8 @@ class Program(NamedTuple):
 
     @property
     def refills(self) -> int:
-        """Lanes that can take a new traversal in one pass; others wait for the next.
-
-        A lane ends a round every few dozen passes in a long game and every few in a short one.
-        """
-        lanes = self.spec.lanes
-        return min(lanes, max(32, -(-16 * lanes // self.game.max_decisions)))
+        """Lanes that can take a new traversal in one pass; others wait for the next."""
+        return min(self.spec.lanes, self.refill_period * self._ends)
 
     @property
     def refill_period(self) -> int:
@@ -124,11 +120,16 @@ class Program(NamedTuple):
     @property
     def pop_lanes(self) -> int:
         """W, lanes whose frames return at once."""
-        return (
-            self.refills
-            if self.pop_frames == 1
-            else min(self.spec.lanes, max(8, self.refills // 4))
-        )
+        lanes = self._ends if self.pop_frames == 1 else max(8, self._ends // 4)
+        return min(self.spec.lanes, lanes)
+
+    @property
+    def _ends(self) -> int:
+        """Lanes that may end a round in the same pass: several times as many as do on average.
+
+        A lane ends one every few dozen passes in a long game and every few in a short one.
+        """
+        return max(32, -(-16 * self.spec.lanes // self.game.max_decisions))
 
 
 def utility(program: Program, state: State, player: jax.Array) -> jax.Array:
