@@ -295,7 +295,7 @@ def test_iteration_times_the_stages_and_says_what_is_overhead(monkeypatch):
         iteration.PREDECESSOR.items()
     )
     seconds = [row.seconds.median for row in stages]
-    assert sum(seconds[:3]) == pytest.approx(seconds[3], rel=0.1)
+    assert 0 < sum(seconds[:3]) <= seconds[3]
     assert overhead.updates == 2 * (4 + 4)
     floor = overhead.nodes / overhead.bare_per_second
     floor += overhead.updates * overhead.bare_step_milliseconds / 1000

@@ -183,9 +183,8 @@ def decision_noise(noise_key: jax.Array, depth: jax.Array) -> jax.Array:
     Returns:
       float32 in [0, 1).
     """
-    key = jax.random.fold_in(jax.random.wrap_key_data(noise_key), _DECISION + depth)
-    # The new key is random bits itself: hashing it once more would make them no more random.
-    return (jax.random.key_data(key)[0] >> 8).astype(jnp.float32) * 2.0**-24
+    key = jax.random.wrap_key_data(noise_key)
+    return jax.random.uniform(jax.random.fold_in(key, _DECISION + depth))
 
 
 def branching_noise(noise_key: jax.Array, depth: jax.Array, num_actions: int) -> jax.Array:
