@@ -37,8 +37,8 @@ EXTERNAL = External(exploration=0.5, max_branching_nodes=1000)
 UNSAMPLED = (
     backup,
     backup._give_samples,
-    "jnp.where(frames.legal, utilities - returns.value[:, :, None], 0.0)",
-    "jnp.where(frames.legal & _explored(frames), utilities - returns.value[:, :, None], 0.0)",
+    "jnp.where(frames.legal, frames.utility - returns.value[:, :, None], 0.0)",
+    "jnp.where(frames.legal & _explored(frames), frames.utility - returns.value[:, :, None], 0.0)",
 )
 OPPONENT_EXPLORES = (
     traversal,

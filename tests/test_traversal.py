@@ -101,17 +101,17 @@ def test_external_sampling_of_lost_cities_equals_the_reference(scheme, seeds):
 )
 def test_samples_depend_neither_on_the_lanes_nor_on_the_pops_of_a_pass(scheme):
     network, seeds = runs.HashNetwork(TINY), (1, 2)
-    seven = check_against_reference(TINY, network, scheme, spec(51, lanes=7), seeds)
+    seven = check_against_reference(TINY, network, scheme, spec(101, lanes=7), seeds)
     assert seven.statistics.fallbacks > 0
     seat = -2  # of the packed bytes
     for player in range(2):
         for memory in (seven.advantage[player], seven.strategy[player]):
             assert len(memory.packed) > 10
             assert (memory.packed[:, seat] == player).all()
-    for lanes, pops in ((1, 1), (32, 8)):
-        other_spec = spec(51, lanes, pops_per_pass=pops)
+    for lanes, pops in ((1, 1), (64, 8)):
+        other_spec = spec(101, lanes, pops_per_pass=pops)
         other = runs.run_machine(TINY, network, scheme, other_spec, seeds, values=values_of(scheme))
-        check_counts(other, 51)
+        check_counts(other, 101)
         check_equal(other, seven, rtol=0, atol=0)
 
 

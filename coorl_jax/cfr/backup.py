@@ -58,6 +58,8 @@ def pop(program: Program, machine: Machine) -> Machine:
     frames: Frame = jax.tree.map(lambda leaf: leaf[lane[:, None], place], machine.stack.frames)
 
     returns = _hand_up(frames, exists, old.value, old.value_sample)
+    utilities = jnp.where(_explored(frames), returns.utility[:, :, None], frames.utility)
+    frames = frames._replace(utility=utilities)
     machine = _give_samples(program, machine, frames, returns)
     count = jnp.sum(returns.resolves, axis=1, dtype=jnp.int32)
     last = jnp.maximum(count - 1, 0)
@@ -68,12 +70,7 @@ def pop(program: Program, machine: Machine) -> Machine:
     )
     if program.scheme.max_branchings(program.game) > 0:
         top = jnp.minimum(count, program.pop_frames - 1)
-        frame: Frame = jax.tree.map(
-            lambda leaf: leaf[jnp.arange(program.pop_lanes), top],
-            frames._replace(
-                utility=jnp.where(_explored(frames), returns.utility[:, :, None], frames.utility)
-            ),
-        )
+        frame: Frame = jax.tree.map(lambda leaf: leaf[jnp.arange(program.pop_lanes), top], frames)
         goes_on = valid & (new.height > 0) & (count < program.pop_frames) & _is_pending(frame)
         frame, resumed = _take_pending(program, machine, lane, old, new, frame)
         new = jax.tree.map(partial(select, goes_on), resumed, new)
@@ -122,9 +119,15 @@ def _hand_up(
 
 
 def _give_samples(program: Program, machine: Machine, frames: Frame, returns: _Returns) -> Machine:
-    """Put out the samples of frames that are resolved: r(a) = u(a) - sum_b sigma(b) u(b)."""
-    utilities = jnp.where(_explored(frames), returns.utility[:, :, None], frames.utility)
-    advantages = jnp.where(frames.legal, utilities - returns.value[:, :, None], 0.0)
+    """Put out the samples of frames that are resolved: r(a) = u(a) - sum_b sigma(b) u(b).
+
+    Args:
+      program: what stays the same.
+      machine: whose outboxes have room.
+      frames: leaves [W, K, ...], with the utilities of the actions explored last.
+      returns: of these frames.
+    """
+    advantages = jnp.where(frames.legal, frames.utility - returns.value[:, :, None], 0.0)
     statistics, value = machine.statistics, machine.value
     gives = returns.resolves
     if frames.valued is not None:

@@ -15,10 +15,8 @@ from coorl_jax.cfr.outbox import Outbox
 from coorl_jax.cfr.regret_matching import Fallback
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.sampling import Scheme
-from coorl_jax.games.game import Game, State
+from coorl_jax.games.game import TURNS, Game, State
 from coorl_jax.networks import Network, Params, ValueNetwork
-
-_TURN = 4  # decisions after which it is the same seat's turn again, in Lost Cities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +103,12 @@ class Program(NamedTuple):
     def refill_period(self) -> int:
         """Passes between two refills.
 
-        With a network per seat, the lanes of Lost Cities are then all at decisions of one seat,
-        whose network alone is evaluated. In a short game waiting would cost more.
+        With a network per seat, lanes that wait for each other's turns are all at decisions of one
+        seat, whose network alone is evaluated; not so if they go back to branchings. In a short
+        game waiting would cost more.
         """
-        waits = len(self.params) > 1 and self.game.max_decisions > 16 * _TURN
-        return _TURN if waits else 1
+        in_step = len(self.params) > 1 and self.scheme.max_branchings(self.game) == 0
+        return TURNS if in_step and self.game.max_decisions > 16 * TURNS else 1
 
     @property
     def pop_frames(self) -> int:

@@ -87,8 +87,7 @@ def traverse(
     traversal_key, insert_key = jax.random.split(key)
     if traverser is None:
         traverser = jnp.arange(spec.traversals, dtype=jnp.int32) % NUM_PLAYERS
-    # Without the barrier XLA may deal again whenever a lane takes its deal.
-    roots = jax.lax.optimization_barrier(draw_roots(game, scheme, traverser, traversal_key))
+    roots = draw_roots(game, scheme, traverser, traversal_key)
     critic = None if value_network is None else Critic(value_network, value_params)
     if scheme.reads_values != (critic is not None):
         raise ValueError(

@@ -21,11 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from coorl_jax.cfr.regret_matching import sample_action
-from coorl_jax.games.game import NUM_PLAYERS, Game
+from coorl_jax.games.game import NUM_PLAYERS, TURNS, Game
 from coorl_jax.policy import AnyPolicy, MixturePolicy, NetworkPolicy, Policy, decide
 
-_REFILL = 4
-"""Decisions between two looks at which lanes are done: a turn of both players of Lost Cities."""
 _NARROWEST = 16
 """States that are worth a program of their own, at least."""
 _DRAW_STREAM = 0xFFFF_FFFF  # stream of the draws, which no deal has for its number
@@ -152,7 +150,7 @@ def play_rounds(
 
     def advance_and_refill(match: _Match) -> _Match:
         played, rounds = jax.lax.fori_loop(
-            0, _REFILL, lambda _, carry: _advance(game, policies, groups, *carry), match[:2]
+            0, TURNS, lambda _, carry: _advance(game, policies, groups, *carry), match[:2]
         )
         return _begin_rounds(
             pairs,
@@ -160,7 +158,7 @@ def play_rounds(
             noise_keys,
             _end_rounds(
                 game,
-                match._replace(lanes=played, rounds=rounds, passes=match.passes + _REFILL),
+                match._replace(lanes=played, rounds=rounds, passes=match.passes + TURNS),
             ),
         )
 

@@ -18,6 +18,10 @@ State = Any
 
 NUM_PLAYERS = 2
 """Every game here is a two-player zero-sum game."""
+TURNS = 4
+"""Decisions in which both players of Lost Cities take their turn. Lanes that start a multiple of it
+apart are always at decisions of one seat, in one phase; in other games it is a number like others.
+"""
 
 
 class Game(Protocol):
