@@ -157,3 +157,13 @@ def spy_on_fits(monkeypatch):
     fit_networks = iteration_lib.fit_networks
     monkeypatch.setattr(iteration_lib, "fit_networks", spy)
     return given
+
+
+# Its programs compile fastest.
+OUTCOME_ON_KUHN = kuhn_settings(
+    **{
+        "traversal.scheme": "outcome",
+        "traversal.exploration": 0.5,
+        "memory.advantage_capacity": 1000,
+    }
+)

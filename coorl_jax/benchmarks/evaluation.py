@@ -12,7 +12,7 @@ import jax
 from coorl_jax import agents
 from coorl_jax.benchmarks import resident
 from coorl_jax.benchmarks.timing import Effort, Spread, interleave
-from coorl_jax.evaluation import suite, timing
+from coorl_jax.evaluation import suite
 from coorl_jax.evaluation.match import play
 from coorl_jax.games.game import NUM_PLAYERS
 from coorl_jax.policy import make_network, make_policies
@@ -23,10 +23,9 @@ SUITE = "all"
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """Matches of an untrained average policy; of "all" the shares are means over the opponents'.
+    """A match of an untrained average policy, or of "all" the matches in a row.
 
-    `network_share` is of a match whose parts are not played side by side, see
-    `evaluation/timing.py`.
+    What of it is the network's is told by `python -m coorl_jax.evaluate --timings`.
     """
 
     table: ClassVar[str] = "evaluate"
@@ -35,7 +34,6 @@ class Match:
     rounds: int
     seconds: Spread
     rounds_per_second: Spread
-    network_share: float
 
 
 def measure(settings: Settings, effort: Effort, key: jax.Array) -> Iterator[Match]:
@@ -63,14 +61,7 @@ def measure(settings: Settings, effort: Effort, key: jax.Array) -> Iterator[Matc
         | {SUITE: partial(suite.evaluate, game, average, opponents, pairs, seed=0)},
         effort,
     )
-    shares = []
-    for name, opponent in opponents.items():
-        share = timing.measure(game, average["average"], opponent, pairs, key).policy_share
-        assert share is not None  # It is one for a mixture only.
-        shares.append(share)
-        rounds = NUM_PLAYERS * pairs
-        yield Match(name, rounds, times[name].per(1), times[name].rate(rounds), share)
-    rounds = NUM_PLAYERS * pairs * len(opponents)
-    yield Match(
-        SUITE, rounds, times[SUITE].per(1), times[SUITE].rate(rounds), sum(shares) / len(shares)
-    )
+    rounds = NUM_PLAYERS * pairs
+    for name, timing in times.items():
+        played = rounds * len(opponents) if name == SUITE else rounds
+        yield Match(name, played, timing.per(1), timing.rate(played))

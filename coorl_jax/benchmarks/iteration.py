@@ -53,8 +53,8 @@ class Overhead:
     """What of an iteration is more than its floor; medians over iterations.
 
     The floor is nodes / bare states a second + updates x bare gradient step. `overhead` is the
-    share of the iteration that is above it. With a network for each seat both are asked at every
-    node: `overhead_both` counts that work in the floor, too.
+    share of the iteration that is above it, and with it what a second network costs at nodes where
+    those of both seats are asked.
     """
 
     table: ClassVar[str] = "overhead"
@@ -66,7 +66,6 @@ class Overhead:
     bare_step_milliseconds: float
     floor_seconds: float
     overhead: float
-    overhead_both: float
 
 
 def measure(settings: Settings, effort: Effort, key: jax.Array) -> Iterator[Stage | Overhead]:
@@ -130,7 +129,7 @@ class _Floors:
         precision = settings.precision
         network = dataclasses.replace(trainer.network, precision=precision.traversal)
         fitted = dataclasses.replace(trainer.network, precision=precision.fit)
-        self._both = NUM_PLAYERS if settings.network.per_player else 1
+        networks = NUM_PLAYERS if settings.network.per_player else 1
         self._lanes = settings.traversal.lanes
         self._passes = forward.bare_passes(
             network, resident.parameters(network, key), self._lanes, key
@@ -140,7 +139,7 @@ class _Floors:
             "strategy": fit.bare_steps(fitted, settings.strategy, "cross_entropy", key),
         }
         alternating = settings.traversal.alternating
-        self._fits = {"advantage": 1 if alternating else self._both, "strategy": self._both}
+        self._fits = {"advantage": 1 if alternating else networks, "strategy": networks}
         self._updates = {
             "advantage": settings.advantage.updates,
             "strategy": settings.strategy.updates,
@@ -164,7 +163,6 @@ class _Floors:
             "bare_step_milliseconds": 1e3 * fits / updates,
             "floor_seconds": floor,
             "overhead": 1.0 - floor / iteration,
-            "overhead_both": 1.0 - (self._both * nodes / rate + fits) / iteration,
         }
 
 
