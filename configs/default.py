@@ -101,6 +101,9 @@ def _base() -> ml_collections.ConfigDict:
     traversal.alternating = False
     # Traversals that advance together.
     traversal.lanes = 128
+    # Traversal machines that share them, each in a thread of its own: with two, a CPU's cores are
+    # all busy. 0 = two on a CPU, one on anything else.
+    traversal.machines = 0
     # Probability with which the traverser's sampling policy draws uniformly, in [0, 1].
     traversal.exploration = 0.1
     # Nodes of one path at which several actions are tried (external and robust only).

@@ -56,6 +56,7 @@ class TraversalSettings:
     traversals: Annotated[int, Integer(1, example=1024, high=2**28)]
     alternating: bool
     lanes: Annotated[int, Integer(1, example=4096, high=2**24)]
+    machines: Annotated[int, Integer(0, example=2, high=64)]
     exploration: Annotated[float, Real(low=0.0, high=1.0, example=0.1)]
     max_branching_nodes: Annotated[int, Integer(1, example=2)]
     branching_actions: Annotated[int, Integer(1, example=2, high=2**16)]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coorl_jax.cfr import reservoir, samples
+from coorl_jax.cfr import reservoir, samples, side_by_side
 from coorl_jax.cfr.machine import Memories, TraversalSpec
 from coorl_jax.cfr.traversal import traverse
 
@@ -166,14 +166,21 @@ def run_once(
     function=traverse,
 ) -> Result:
     """Run the machine into memories that keep every sample, and look at them."""
-    static = (game, network, scheme, spec, seeds, capacity, quick, values, function)
-    memories, statistics = compile_machine(*static)(
+    arguments = (
         make_params(network, seeds),
         empty_memories(game, len(seeds), capacity, values is not None),
         jax.random.key(key),
         jnp.int32(ITERATION),
-        value_params=None if values is None else values.params,
     )
+    params = None if values is None else values.params
+    if spec.machines > 1:
+        network_of_values = None if values is None else values.network
+        memories, statistics = side_by_side.traverse(
+            *(game, network, scheme, spec), *arguments, network_of_values, params
+        )
+    else:
+        static = (game, network, scheme, spec, seeds, capacity, quick, values, function)
+        memories, statistics = compile_machine(*static)(*arguments, value_params=params)
 
     def contents(memory, actions: int) -> Samples:
         size = reservoir.num_seen(memory)

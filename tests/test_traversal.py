@@ -1,10 +1,14 @@
 """The lockstep machine gives what a plain recursion gives, whatever its lanes."""
 
+import dataclasses
+
+import chex
 import jax
 import machine_runs as runs
 import pytest
 from plain_traversal import PlainTraversal
 
+from coorl_jax.cfr.descent import widths
 from coorl_jax.cfr.machine import TraversalSpec
 from coorl_jax.cfr.sampling import Baseline, Branch, Critic, External, Outcome, Robust
 from coorl_jax.games.kuhn_poker import KuhnPoker
@@ -142,6 +146,35 @@ def test_another_key_gives_other_samples():
         runs.run_machine(TINY, network, OUTCOME, spec(101, lanes=7), seeds, key) for key in (0, 1)
     )
     assert first.statistics.nodes != second.statistics.nodes
+
+
+@pytest.mark.parametrize(
+    ("scheme", "machines"), [(OUTCOME, 2), (BRANCH, 3), (BASELINE, 2)], ids=scheme_name
+)
+def test_machines_side_by_side_give_the_samples_of_one(scheme, machines):
+    network, seeds, values = runs.HashNetwork(TINY), (1, 2), values_of(scheme)
+    one = runs.run_machine(TINY, network, scheme, spec(101, lanes=7), seeds, values=values)
+    several = dataclasses.replace(spec(101, lanes=4), machines=machines)
+    found = [runs.run_once(TINY, network, scheme, several, seeds, values=values) for _ in range(2)]
+    for result in found:
+        check_counts(result, 101)
+        check_equal(result, one, rtol=1e-6, atol=1e-5)  # compiled with other options
+    # As it is kept, in order.
+    chex.assert_trees_all_equal(*found)
+
+
+def test_a_machine_may_have_nothing_to_do():
+    few = dataclasses.replace(spec(2, lanes=4), machines=3)
+    check_against_reference(KUHN, runs.HashNetwork(KUHN), EXTERNAL[1], few)
+
+
+def test_the_few_lanes_of_the_tail_are_evaluated_in_narrow_batches():
+    network, lanes = runs.HashNetwork(TINY), 128
+    assert widths(lanes) == [128, 64, 32]
+    assert widths(31) == [31]
+    result = check_against_reference(TINY, network, OUTCOME, spec(150, lanes), (1, 2))
+    statistics = result.statistics
+    assert statistics.nodes <= statistics.evaluated < 0.9 * statistics.passes * lanes
 
 
 def occupancy(result, lanes):

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from coorl_jax import config as config_lib
 from coorl_jax.benchmarks import fit, forward, resident
 from coorl_jax.benchmarks.timing import Effort, Spread, interleave
-from coorl_jax.benchmarks.traversal import Walks, traversal_spec
+from coorl_jax.benchmarks.traversal import Walks
 from coorl_jax.cfr.sampling import make_scheme
+from coorl_jax.cfr.side_by_side import traversal_spec
 from coorl_jax.networks import Network, NetworkSpec
 from coorl_jax.policy import make_network
 from coorl_jax.settings import Settings
@@ -104,7 +105,8 @@ def measure(
 def _speed(
     settings: Settings, name: str, network: Network, lanes: int, effort: Effort, key: jax.Array
 ) -> Speed:
-    spec = traversal_spec(settings, lanes, _PER_LANE)
+    settings = config_lib.override(settings, {"traversal.lanes": lanes})
+    spec = traversal_spec(settings, _PER_LANE * lanes)
     params = resident.parameters(network, key)
     walks = Walks(network, make_scheme(settings), spec, (params,), settings.memory.target_dtype)
     times = interleave(
@@ -116,7 +118,7 @@ def _speed(
         network=name,
         lanes=lanes,
         nodes=nodes,
-        occupancy=nodes / (int(statistics.passes) * lanes),
+        occupancy=nodes / int(statistics.evaluated),
         nodes_per_second=times["walks"].rate(nodes),
         bare_per_second=times["bare"].rate(states),
         ratio_to_bare=times["bare"].over(times["walks"]) * nodes / states,

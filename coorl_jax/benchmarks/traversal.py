@@ -22,7 +22,7 @@ from coorl_jax.benchmarks.timing import Effort, Spread, interleave
 from coorl_jax.cfr.critic import action_values
 from coorl_jax.cfr.machine import Memories, Statistics, TraversalSpec
 from coorl_jax.cfr.sampling import Scheme, make_scheme
-from coorl_jax.cfr.traversal import traverse
+from coorl_jax.cfr.side_by_side import traversal_spec, traverse
 from coorl_jax.games.game import Game, State
 from coorl_jax.networks import Network, Params, ValueNetwork
 from coorl_jax.policy import make_network, make_value_network
@@ -40,7 +40,7 @@ _INSERTED_PER_LANE = 8  # samples inserted at once, as an outbox has room for
 
 @dataclasses.dataclass(frozen=True)
 class Traversal:
-    """A scheme with a number of lanes.
+    """A scheme with a number of lanes, which so many machines share; passes are of all of them.
 
     `forward` are the states a second of the advantage network on packed states, `bare` those of its
     matrices alone; the ratios are nodes a second to either, medians over rounds. The value network
@@ -51,6 +51,7 @@ class Traversal:
     table: ClassVar[str] = "traversal"
 
     scheme: str
+    machines: int
     lanes: int
     traversals: int
     nodes: int
@@ -174,14 +175,19 @@ def measure_one(
 ) -> Traversal:
     """Time one scheme; arguments as for `measure`."""
     settings = config_lib.override(
-        settings, {"traversal.scheme": scheme_name, "traversal.max_branching_nodes": 1}
+        settings,
+        {
+            "traversal.scheme": scheme_name,
+            "traversal.lanes": lanes,
+            "traversal.max_branching_nodes": 1,
+        },
     )
     precision, scheme = settings.precision.traversal, make_scheme(settings)
     network = dataclasses.replace(make_network(settings), precision=precision)
     value_network = None
     if scheme.reads_values:
         value_network = dataclasses.replace(make_value_network(settings), precision=precision)
-    spec = traversal_spec(settings, lanes, PER_LANE[scheme_name])
+    spec = traversal_spec(settings, PER_LANE[scheme_name] * lanes)
     params, dtype = resident.parameters(network, key), settings.memory.target_dtype
     value: Any = ()
     free_value: Any = ()
@@ -199,13 +205,14 @@ def measure_one(
     batch = _INSERTED_PER_LANE * lanes
     samples = resident.sample_batch(network, batch, jnp.float32, key)
     memory = resident.empty_memory(network, _CAPACITY, dtype)
+    passes_of_lanes = statistics.passes // spec.machines
     inputs = resident.batches(network, lanes, forward.PASSES, key)
     times = interleave(
         {
             "traversal": walks,
             "free": free,
             "game": partial(
-                rules_alone, network.game, critic, states, jnp.int32(statistics.passes), key
+                rules_alone, network.game, critic, states, jnp.int32(passes_of_lanes), key
             ),
             "insert": resident.Inserting(memory, samples, -(-int(inserted) // batch)),
             "forward": partial(forward.passes, network, params, inputs),
@@ -221,11 +228,12 @@ def measure_one(
     states_per_call = forward.PASSES * lanes
     return Traversal(
         scheme=scheme_name,
+        machines=spec.machines,
         lanes=lanes,
         traversals=spec.traversals,
         nodes=nodes,
         passes=int(statistics.passes),
-        occupancy=nodes / (int(statistics.passes) * lanes),
+        occupancy=nodes / int(statistics.evaluated),
         nodes_per_second=whole.rate(nodes),
         traversals_per_second=whole.rate(spec.traversals),
         forward_per_second=times["forward"].rate(states_per_call),
@@ -236,17 +244,6 @@ def measure_one(
         game_share=game,
         insert_share=insert,
         stack_share=without_network - game - insert,
-    )
-
-
-def traversal_spec(settings: Settings, lanes: int, per_lane: int) -> TraversalSpec:
-    """Return the sizes of traversals with so many lanes, and so many traversals for each."""
-    return TraversalSpec(
-        traversals=per_lane * lanes,
-        lanes=lanes,
-        pops_per_pass=settings.traversal.pops_per_pass,
-        fallback=settings.traversal.fallback,
-        utility_scale=settings.utility_scale,
     )
 
 

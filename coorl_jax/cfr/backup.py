@@ -128,7 +128,7 @@ def _give_samples(program: Program, machine: Machine, frames: Frame, returns: _R
       returns: of these frames.
     """
     advantages = jnp.where(frames.legal, frames.utility - returns.value[:, :, None], 0.0)
-    statistics, value = machine.statistics, machine.value
+    statistics, value = machine.statistics, machine.outboxes.value
     gives = returns.resolves
     if frames.valued is not None:
         assert value is not None
@@ -146,12 +146,20 @@ def _give_samples(program: Program, machine: Machine, frames: Frame, returns: _R
         statistics = statistics._replace(value_samples=statistics.value_samples + jnp.sum(gives))
         gives = gives & own
     advantage = _append(
-        machine.advantage, gives, frames.packed, frames.legal, advantages, program.iteration
+        machine.outboxes.advantage,
+        gives,
+        frames.packed,
+        frames.legal,
+        advantages,
+        program.iteration,
     )
     statistics = statistics._replace(
         advantage_samples=statistics.advantage_samples + jnp.sum(gives)
     )
-    return machine._replace(advantage=advantage, value=value, statistics=statistics)
+    return machine._replace(
+        outboxes=machine.outboxes._replace(advantage=advantage, value=value),
+        statistics=statistics,
+    )
 
 
 def _take_pending(

@@ -6,6 +6,7 @@ recorded go on their lane's stack, those of the opponent give strategy samples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -21,6 +22,7 @@ from coorl_jax.cfr.lanes import (
     Stack,
     Valued,
     branching_noise,
+    compact,
     decision_noise,
     first_action,
     pick,
@@ -35,6 +37,9 @@ from coorl_jax.cfr.regret_matching import (
 )
 from coorl_jax.networks import apply_per_player
 
+_WIDTHS = 4  # at most; each is compiled
+_NARROWEST = 32  # lanes; fewer take as long
+
 
 def decide(program: Program, machine: Machine) -> Machine:
     """Evaluate the nodes of all lanes, record those of the traverser, and take one action."""
@@ -44,9 +49,7 @@ def decide(program: Program, machine: Machine) -> Machine:
     mover = jax.vmap(game.player)(state)
     packed = jax.vmap(game.information_state)(state, mover)
     legal = jax.vmap(game.legal_actions)(state)
-    # What is computed for lanes without a decision is not used.
-    seat = jnp.where(active, mover, mover[jnp.argmax(active)])
-    advantages = apply_per_player(program.network, program.params, packed, seat)
+    advantages, evaluated = _advantages(program, packed, mover, active)
     sigma, fell_back = regret_matching(advantages, legal, spec.fallback)
 
     traverser = program.roots.traverser[lanes.traversal]
@@ -117,7 +120,9 @@ def decide(program: Program, machine: Machine) -> Machine:
     )
 
     gives = active & ~own & lanes.gives_strategy
-    strategy = outboxes.append(machine.strategy, gives, packed, legal, sigma, program.iteration)
+    strategy = outboxes.append(
+        machine.outboxes.strategy, gives, packed, legal, sigma, program.iteration
+    )
 
     state = jax.vmap(game.step)(state, action)
     ended = active & jax.vmap(game.is_terminal)(state)
@@ -137,9 +142,62 @@ def decide(program: Program, machine: Machine) -> Machine:
     statistics = machine.statistics._replace(
         nodes=machine.statistics.nodes + jnp.sum(active),
         passes=machine.statistics.passes + 1,
+        evaluated=machine.statistics.evaluated + evaluated,
         fallbacks=machine.statistics.fallbacks + jnp.sum(active & fell_back),
         strategy_samples=machine.statistics.strategy_samples + jnp.sum(gives),
     )
-    return machine._replace(
-        lanes=lanes, stack=Stack(frames, states), strategy=strategy, statistics=statistics
+    return Machine(
+        lanes=lanes,
+        stack=Stack(frames, states),
+        statistics=statistics,
+        outboxes=machine.outboxes._replace(strategy=strategy),
     )
+
+
+def widths(lanes: int) -> list[int]:
+    """Return the batches that the network is compiled for: B, and its halves a few times over.
+
+    At the end of a call, when no traversals are left to begin, lanes run dry one after the other.
+    """
+    found = [lanes]
+    while len(found) < _WIDTHS and found[-1] >= 2 * _NARROWEST:
+        found.append(-(-found[-1] // 2))
+    return found
+
+
+def _advantages(
+    program: Program, packed: jax.Array, mover: jax.Array, active: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Evaluate the lanes with a decision, in the narrowest batch that has room for them.
+
+    Args:
+      program: what stays the same.
+      packed: uint8[B, P].
+      mover: int32[B].
+      active: bool[B], whether the lane is at a decision.
+
+    Returns:
+      float32[B, A], of no meaning in other lanes, and int32, the size of the batch.
+    """
+    # The seats of the other lanes do not matter: those of all may be the same.
+    seat = jnp.where(active, mover, mover[jnp.argmax(active)])
+    evaluate = partial(apply_per_player, program.network, program.params)
+    count = len(mover)
+
+    def narrow(width: int) -> Callable[[], jax.Array]:
+        def evaluate_some() -> jax.Array:
+            chosen = compact(active, width)
+            lane = jnp.minimum(chosen, count - 1)
+            some = evaluate(packed[lane], seat[lane])
+            empty = jnp.zeros((count, some.shape[1]), some.dtype)
+            return scatter(empty, (chosen,), some)
+
+        return evaluate_some
+
+    sizes = widths(count)
+    if len(sizes) == 1:
+        return evaluate(packed, seat), jnp.int32(count)
+    size = jnp.array(sizes, jnp.int32)
+    index = jnp.sum(jnp.sum(active) <= size) - 1
+    branches = [lambda: evaluate(packed, seat), *(narrow(width) for width in sizes[1:])]
+    return jax.lax.switch(index, branches), size[index]

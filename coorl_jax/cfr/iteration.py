@@ -29,9 +29,10 @@ import numpy as np
 
 from coorl_jax.cfr import mixture, reservoir, samples
 from coorl_jax.cfr.fit import Fitted, bootstrap_step, fit_networks, fit_spec, init
+from coorl_jax.cfr.machine import Memories
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.sampling import make_scheme
-from coorl_jax.cfr.traversal import Memories, TraversalSpec, traverse
+from coorl_jax.cfr.side_by_side import traversal_spec, traverse
 from coorl_jax.games.game import NUM_PLAYERS
 from coorl_jax.networks import Network, ValueNetwork
 from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_network
@@ -90,13 +91,8 @@ class Trainer:
         self._scheme = make_scheme(settings)
         self._traversing = self._networks(settings.precision.traversal)
         self._fitting = self._networks(settings.precision.fit)
-        self._traversal = TraversalSpec(
-            traversals=settings.traversal.traversals * (1 if self._alternating else NUM_PLAYERS),
-            lanes=settings.traversal.lanes,
-            pops_per_pass=settings.traversal.pops_per_pass,
-            fallback=settings.traversal.fallback,
-            utility_scale=settings.utility_scale,
-        )
+        traversals = settings.traversal.traversals * (1 if self._alternating else NUM_PLAYERS)
+        self._traversal = traversal_spec(settings, traversals)
         self._sample = samples.example(
             self.game.packed_size,
             self.game.num_actions,
@@ -294,7 +290,7 @@ class Trainer:
             "traversal/nodes": float(nodes),
             "traversal/traversals": float(spec.traversals),
             "traversal/passes": float(statistics.passes),
-            "traversal/lane_occupancy": nodes / (int(statistics.passes) * spec.lanes),
+            "traversal/lane_occupancy": nodes / int(statistics.evaluated),
             "traversal/fallback_rate": int(statistics.fallbacks) / nodes,
             "traversal/advantage_samples": float(statistics.advantage_samples),
             "traversal/strategy_samples": float(statistics.strategy_samples),

@@ -6,6 +6,7 @@ B lanes, T traversals.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +25,8 @@ class TraversalSpec:
     """The size and shape of the machine; a static argument.
 
     Attributes:
-      traversals: T, over both players.
-      lanes: B.
+      traversals: T, over both players and all machines.
+      lanes: B, of each machine.
       pops_per_pass: calls of `pop` in one pass, at most; changes speed only.
       fallback: regret matching without a positive advantage, "argmax" or "uniform".
       utility_scale: points per unit of utility.
@@ -36,6 +37,11 @@ class TraversalSpec:
     pops_per_pass: int
     fallback: Fallback
     utility_scale: float
+    machines: int = 1  # M, that share the traversals, see side_by_side.py
+
+    def share(self, machine: Any) -> Any:
+        """Return how many traversals machine number int32 `machine` walks: every M-th."""
+        return (self.traversals - machine + self.machines - 1) // self.machines
 
 
 class Statistics(NamedTuple):
@@ -43,6 +49,7 @@ class Statistics(NamedTuple):
 
     nodes: jax.Array  # int32, decision points evaluated
     passes: jax.Array  # int32, calls of the advantage network
+    evaluated: jax.Array  # int32, states that it was given, those of lanes without one as well
     fallbacks: jax.Array  # int32, nodes without a positive advantage
     started: jax.Array  # int32, traversals begun
     finished: jax.Array  # int32, traversals ended with an empty stack
@@ -64,26 +71,40 @@ class Memories(NamedTuple):
     value: tuple[Reservoir, ...] = ()
 
 
+class Outboxes(NamedTuple):
+    """Samples on their way to the memories."""
+
+    advantage: Outbox
+    strategy: Outbox
+    value: Outbox | None
+
+
 class Machine(NamedTuple):
     """The carry of the loop over passes."""
 
     lanes: Lanes
     stack: Stack
-    advantage: Outbox
-    strategy: Outbox
-    value: Outbox | None
     statistics: Statistics
+    outboxes: Outboxes
 
 
-class Critic(NamedTuple):
-    """A value network with its parameters."""
+@partial(jax.tree_util.register_dataclass, meta_fields=["network"], data_fields=["params"])
+@dataclasses.dataclass(frozen=True)
+class Critic:
+    """A value network with its parameters; a pytree of these."""
 
     network: ValueNetwork
     params: Params
 
 
-class Program(NamedTuple):
-    """What stays the same during one call."""
+@partial(
+    jax.tree_util.register_dataclass,
+    meta_fields=["game", "network", "scheme", "spec"],
+    data_fields=["params", "roots", "iteration", "critic", "machine"],
+)
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What stays the same during the traversals; a pytree of its arrays."""
 
     game: Game
     network: Network
@@ -93,6 +114,11 @@ class Program(NamedTuple):
     roots: Roots
     iteration: jax.Array  # int32
     critic: Critic | None  # for a scheme that reads values
+    machine: jax.Array  # int32, which of the M machines
+
+    def traversal(self, number: jax.Array) -> jax.Array:
+        """Return the traversals int32[...] that the machine's own numbers int32[...] stand for."""
+        return self.machine + self.spec.machines * number
 
     @property
     def refills(self) -> int:

@@ -73,18 +73,17 @@ def append(
 
 def flush(
     outbox: Outbox, memories: tuple[Reservoir, ...], game: Game, key: jax.Array
-) -> tuple[Outbox, tuple[Reservoir, ...]]:
-    """Insert all samples and empty the outbox; consumes the key.
+) -> tuple[Reservoir, ...]:
+    """Insert all samples into the memories; consumes the key.
 
     With a memory for each seat, every sample goes into that of its player.
     """
     capacity = outbox.rows.iteration.shape[0]
     valid = jnp.arange(capacity, dtype=jnp.int32) < outbox.filled
-    emptied = outbox._replace(filled=jnp.int32(0))
     if len(memories) == 1:
-        return emptied, (reservoir.insert(memories[0], outbox.rows, valid, key),)
+        return (reservoir.insert(memories[0], outbox.rows, valid, key),)
     seat = jax.vmap(game.seat)(outbox.rows.packed)
-    return emptied, tuple(
+    return tuple(
         reservoir.insert(memory, outbox.rows, valid & (seat == s), jax.random.fold_in(key, s))
         for s, memory in enumerate(memories)
     )

@@ -38,7 +38,15 @@ from coorl_jax.cfr.lanes import (
     scatter,
     select,
 )
-from coorl_jax.cfr.machine import Critic, Machine, Memories, Program, Statistics, TraversalSpec
+from coorl_jax.cfr.machine import (
+    Critic,
+    Machine,
+    Memories,
+    Outboxes,
+    Program,
+    Statistics,
+    TraversalSpec,
+)
 from coorl_jax.cfr.sampling import Scheme
 from coorl_jax.games.game import NUM_PLAYERS, Game
 from coorl_jax.networks import Network, Params, ValueNetwork
@@ -84,84 +92,125 @@ def traverse(
     References:
       Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 2 (the recursion).
     """
-    traversal_key, insert_key = jax.random.split(key)
-    if traverser is None:
-        traverser = jnp.arange(spec.traversals, dtype=jnp.int32) % NUM_PLAYERS
-    roots = draw_roots(game, scheme, traverser, traversal_key)
+    if spec.machines != 1:
+        raise ValueError(f"machines={spec.machines}: must be 1; see side_by_side.py")
+    program_key, insert_key = jax.random.split(key)
+    program = make_program(
+        *(game, network, scheme, spec, params, program_key, iteration),
+        *(value_network, value_params, traverser),
+    )
+
+    def fill_and_flush(
+        carry: tuple[Machine, Memories, jax.Array],
+    ) -> tuple[Machine, Memories, jax.Array]:
+        machine, memories, flushes = carry
+        machine = fill(program, machine)
+        memories = flush(game, machine.outboxes, memories, insert_key, flushes)
+        return machine._replace(outboxes=empty_outboxes(program)), memories, flushes + 1
+
+    machine, memories, _ = jax.lax.while_loop(
+        lambda carry: has_work(program, carry[0].statistics),
+        fill_and_flush,
+        (start(program), memories, jnp.int32(0)),
+    )
+    return memories, machine.statistics
+
+
+def make_program(
+    game: Game,
+    network: Network,
+    scheme: Scheme,
+    spec: TraversalSpec,
+    params: tuple[Any, ...],
+    key: jax.Array,
+    iteration: jax.Array,
+    value_network: ValueNetwork | None,
+    value_params: Params | None,
+    traverser: jax.Array | None,
+) -> Program:
+    """Deal all traversals; arguments as for `traverse`.
+
+    Raises:
+      ValueError: for a scheme that reads values without a network, or the reverse.
+    """
     critic = None if value_network is None else Critic(value_network, value_params)
     if scheme.reads_values != (critic is not None):
         raise ValueError(
             f"value_network={value_network}: must be a network if the scheme reads values and None "
             f"if it does not, as {scheme}"
         )
-    program = Program(game, network, scheme, spec, params, roots, iteration, critic)
-    machine = _start(program)
-
-    def fill_outboxes(machine: Machine) -> Machine:
-        return jax.lax.while_loop(
-            lambda m: _has_work(program, m) & _has_room(program, m),
-            lambda m: _pass(program, m),
-            machine,
-        )
-
-    def fill_and_flush(
-        carry: tuple[Machine, Memories, jax.Array],
-    ) -> tuple[Machine, Memories, jax.Array]:
-        machine, memories, flushes = carry
-        machine = fill_outboxes(machine)
-        keys = jax.random.split(jax.random.fold_in(insert_key, flushes), 3)
-        advantage, into_advantage = outboxes.flush(
-            machine.advantage, memories.advantage, game, keys[0]
-        )
-        strategy, into_strategy = outboxes.flush(machine.strategy, memories.strategy, game, keys[1])
-        value, into_value = machine.value, memories.value
-        if value is not None:
-            value, into_value = outboxes.flush(value, into_value, game, keys[2])
-        machine = machine._replace(advantage=advantage, strategy=strategy, value=value)
-        return machine, Memories(into_advantage, into_strategy, into_value), flushes + 1
-
-    machine, memories, _ = jax.lax.while_loop(
-        lambda carry: _has_work(program, carry[0]),
-        fill_and_flush,
-        (machine, memories, jnp.int32(0)),
-    )
-    return memories, machine.statistics
+    if traverser is None:
+        traverser = jnp.arange(spec.traversals, dtype=jnp.int32) % NUM_PLAYERS
+    roots = draw_roots(game, scheme, traverser, key)
+    return Program(game, network, scheme, spec, params, roots, iteration, critic, jnp.int32(0))
 
 
-def _start(program: Program) -> Machine:
-    """Return the machine with the first traversals in its lanes."""
+def start(program: Program) -> Machine:
+    """Return the machine with its first traversals in its lanes."""
     game, spec = program.game, program.spec
-    lanes, traversals = spec.lanes, spec.traversals
-    index = jnp.arange(lanes, dtype=jnp.int32)
-    status = jnp.where(index < traversals, DECIDING, IDLE)
-    first = at_root(program.roots, jnp.minimum(index, traversals - 1), status)
-    started = min(lanes, traversals)
+    number = jnp.arange(spec.lanes, dtype=jnp.int32)
+    share = spec.share(program.machine)
+    traversal = jnp.minimum(program.traversal(number), spec.traversals - 1)
+    first = at_root(program.roots, traversal, jnp.where(number < share, DECIDING, IDLE))
     zero = jnp.int32(0)
-    capacity = max(8 * lanes, 4 * _pop_room(program))
-    create = partial(outboxes.create, game.packed_size, game.num_actions)
-    valued = program.critic is not None
     return Machine(
         lanes=first,
         stack=empty_stack(game, program.scheme, first.state),
-        advantage=create(capacity),
-        strategy=create(8 * lanes),
-        value=outboxes.create(game.whole_size, 1, capacity) if valued else None,
         statistics=Statistics(
             nodes=zero,
             passes=zero,
+            evaluated=zero,
             fallbacks=zero,
-            started=jnp.int32(started),
+            started=jnp.minimum(share, spec.lanes),
             finished=zero,
             advantage_samples=zero,
             strategy_samples=zero,
             value_samples=zero,
         ),
+        outboxes=empty_outboxes(program),
     )
 
 
-def _has_work(program: Program, machine: Machine) -> jax.Array:
-    waiting = machine.statistics.started < program.spec.traversals
-    return waiting | jnp.any(machine.lanes.status != IDLE)
+def empty_outboxes(program: Program) -> Outboxes:
+    """Return outboxes with room for several passes."""
+    game, lanes = program.game, program.spec.lanes
+    capacity = max(8 * lanes, 4 * _pop_room(program))
+    create = partial(outboxes.create, game.packed_size, game.num_actions)
+    valued = program.critic is not None
+    return Outboxes(
+        advantage=create(capacity),
+        strategy=create(8 * lanes),
+        value=outboxes.create(game.whole_size, 1, capacity) if valued else None,
+    )
+
+
+def has_work(program: Program, statistics: Statistics) -> jax.Array:
+    """Return bool, whether the machine is still to start or to finish a traversal."""
+    return statistics.finished < program.spec.share(program.machine)
+
+
+def fill(program: Program, machine: Machine) -> Machine:
+    """Run passes until an outbox is nearly full or all work is done."""
+    return jax.lax.while_loop(
+        lambda m: has_work(program, m.statistics) & _has_room(program, m),
+        lambda m: _pass(program, m),
+        machine,
+    )
+
+
+def flush(
+    game: Game, filled: Outboxes, memories: Memories, key: jax.Array, number: jax.Array
+) -> Memories:
+    """Insert all samples; the random numbers depend on the key and int32 `number`."""
+    keys = jax.random.split(jax.random.fold_in(key, number), 3)
+    value = memories.value
+    if filled.value is not None:
+        value = outboxes.flush(filled.value, value, game, keys[2])
+    return Memories(
+        advantage=outboxes.flush(filled.advantage, memories.advantage, game, keys[0]),
+        strategy=outboxes.flush(filled.strategy, memories.strategy, game, keys[1]),
+        value=value,
+    )
 
 
 def _pop_room(program: Program) -> int:
@@ -171,12 +220,14 @@ def _pop_room(program: Program) -> int:
 
 def _has_room(program: Program, machine: Machine) -> jax.Array:
     """Return whether one call of `decide` and one of `pop` can put out their samples."""
-    return machine.strategy.has_room(program.spec.lanes) & _has_pop_room(program, machine)
+    room = machine.outboxes.strategy.has_room(program.spec.lanes)
+    return room & _has_pop_room(program, machine)
 
 
 def _has_pop_room(program: Program, machine: Machine) -> jax.Array:
-    room = machine.advantage.has_room(_pop_room(program))
-    return room if machine.value is None else room & machine.value.has_room(_pop_room(program))
+    advantage, _, value = machine.outboxes
+    room = advantage.has_room(_pop_room(program))
+    return room if value is None else room & value.has_room(_pop_room(program))
 
 
 def _pass(program: Program, machine: Machine) -> Machine:
@@ -201,11 +252,10 @@ def _refill(program: Program, machine: Machine) -> Machine:
     finished = (lanes.status == RETURNING) & (lanes.height == 0)
     status = jnp.where(finished, IDLE, lanes.status)
     chosen = compact(status == IDLE, program.refills)
-    last = program.spec.traversals - 1
     number = statistics.started + jnp.arange(program.refills, dtype=jnp.int32)
     due = statistics.passes % program.refill_period == 0
-    taken = due & (chosen < program.spec.lanes) & (number <= last)
-    traversal = jnp.minimum(number, last)
+    taken = due & (chosen < program.spec.lanes) & (number < program.spec.share(program.machine))
+    traversal = jnp.minimum(program.traversal(number), program.spec.traversals - 1)
     fresh = at_root(program.roots, traversal, jnp.full(program.refills, DECIDING))
     index = select(taken, chosen, program.spec.lanes)
     return machine._replace(
