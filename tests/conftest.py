@@ -11,6 +11,10 @@ import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Most of the time is compilation, and small programs need not be fast. (At level 0 XLA's code for
+# a CPU gives gradients of LayerNorm that are not finite.)
+os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=1 {os.environ.get('XLA_FLAGS', '')}"
+
 # What one test compiled, another one or a command that it starts need not compile again. It is a
 # new directory, so that no test depends on what the user ran before.
 os.environ["COORL_JAX_CACHE_DIR"] = tempfile.mkdtemp(prefix="coorl_jax_tests_")

@@ -269,7 +269,10 @@ def random_states(game):
         yield packed[chosen][rows], rounds.legal[chosen][rows]
 
 
-@pytest.mark.parametrize("game", SMALL_RULES)
+@pytest.mark.parametrize(
+    "game",
+    [SMALL_RULES[0], *(pytest.param(game, marks=pytest.mark.slow) for game in SMALL_RULES[1:])],
+)
 def test_players_act_legally_under_other_rules(game):
     (packed, legal), ended = random_states(game)
     rows, programs = {}, set()

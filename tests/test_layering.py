@@ -35,6 +35,7 @@ FLOORS = {
     "cfr.outbox": 3,
     "cfr.machine": 3,
     "cfr.traversal": 3,
+    "cfr.side_by_side": 3,
     "cfr.fit": 3,
     "cfr.mixture": 3,
     "cfr.iteration": 4,

@@ -231,6 +231,7 @@ def lines_of(run):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_goes_on_as_if_it_had_not_stopped(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, "off")
     base = kuhn_settings(**BFLOAT16, **{"gate.policy": "average", "gate.pairs": 100})

@@ -201,7 +201,7 @@ class TestLoop:
         assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("scheme", ["external", "critic"])
+@pytest.mark.parametrize("scheme", [pytest.param("external", marks=pytest.mark.slow), "critic"])
 def test_real_trainer_resumes_bit_for_bit(tmp_path, scheme):
     """4 iterations = 2 + restart + 2, memories, optimisers and metrics included."""
     made = settings(iterations=4, **{"traversal.scheme": scheme})

@@ -139,13 +139,23 @@ def test_the_text_of_a_scheme_gives_the_exact_advantages(game, name):
 
 
 # The least share of the samples that must be of states judged, and how many calls are made.
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("game", "keys", "share"), [("kuhn", 8, 0.999), ("leduc", 2, 0.5)])
+@pytest.mark.parametrize(
+    ("game", "keys", "share", "name"),
+    [
+        *(("kuhn", 8, 0.999, name) for name in CASES),
+        *(("leduc", 2, 0.5, name) for name in ("outcome", "baseline")),
+        *(
+            pytest.param("leduc", 2, 0.5, name, marks=pytest.mark.slow)
+            for name in CASES
+            if name not in ("outcome", "baseline")
+        ),
+    ],
+)
 def test_samples_of_the_machine_have_the_right_means(game, keys, share, name):
     check_samples(GAMES[game], case_of(GAMES[game], name), keys, share)
 
 
-@pytest.mark.parametrize("name", ["external1", "outcome"])
+@pytest.mark.parametrize("name", [pytest.param("external1", marks=pytest.mark.slow), "outcome"])
 def test_samples_of_lost_cities_have_the_right_means(name):
     check_samples(TINY, CASES[name], keys=2, share=0.999)
 

@@ -106,7 +106,7 @@ every_settings = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETT
 several_settings = pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(values, marks=[pytest.mark.slow] * (name not in ("kuhn", "cards", "critic")))
+        pytest.param(values, marks=[pytest.mark.slow] * (name not in ("kuhn", "critic")))
         for name, values in SETTINGS.items()
     ],
     ids=SETTINGS,
