@@ -2,7 +2,7 @@
 
     python -m coorl_jax.train --config=configs/default.py:smoke --config.seed=1
 
-Presets: `smoke` shows in two to five minutes that everything works, `cpu` is a long run on a
+Presets: `smoke` shows in two to six minutes that everything works, `cpu` is a long run on a
 laptop, `gpu` one on a single accelerator, `large` the biggest network, `predecessor` the workload
 of the program this one replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax
 finds. Any field can be given on the command line after the file, e.g.
@@ -243,7 +243,7 @@ def _base() -> ml_collections.ConfigDict:
 
 
 def _smoke(config: ml_collections.ConfigDict) -> None:
-    """Learn full Lost Cities to beat random play, in two to five minutes on two cores.
+    """Learn full Lost Cities to beat random play, in two to six minutes on two cores.
 
     Expect 90 to 98 % of rounds won by the current policy and 88 to 91 % by the average policy, by
     the seed (docs/strength.md). With so few samples, more updates would only fit their noise.

@@ -117,7 +117,7 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
             compilations,
         )
         training.restore(read(run.metrics))
-        progress.say("the first iteration takes longer: it compiles, for half a minute on a CPU")
+        progress.say("the first iteration takes longer: it compiles, for a minute or two on a CPU")
         completed = training.run(stop)
     _tell_outcome(run, settings, completed)
     return run.path
