@@ -35,7 +35,7 @@ from coorl_jax.cfr import reservoir, samples
 from coorl_jax.cfr.machine import Critic as ValueCritic
 from coorl_jax.cfr.machine import Memories, Statistics, TraversalSpec
 from coorl_jax.cfr.sampling import Baseline, Branch, Critic, External, Outcome, Robust, Scheme
-from coorl_jax.cfr.traversal import traverse
+from coorl_jax.cfr.traversal import make_program, traverse
 from coorl_jax.common_flags import JSON, SEED, check_seed
 from coorl_jax.evaluation.resumed import THIRDS, Decisions, ResumedLostCities, collect
 from coorl_jax.games.game import NUM_PLAYERS, Game
@@ -263,19 +263,19 @@ def _run(
         strategy=tuple(memory(*sizes, 1) for _ in policy.params),
         value=() if critic is None else (memory(game.whole_size, 1, 1),),
     )
-    return traverse(
+    program = make_program(
         game,
         network,
         scheme,
         spec,
         policy.params,
-        memories,
         key,
         jnp.int32(1),
         None if critic is None else critic.network,
         None if critic is None else critic.params,
         traverser,
     )
+    return traverse(program, memories)
 
 
 def moments(place: np.ndarray, target: np.ndarray, decisions: int) -> Moments:

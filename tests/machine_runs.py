@@ -12,7 +12,7 @@ import numpy as np
 
 from coorl_jax.cfr import reservoir, samples, side_by_side
 from coorl_jax.cfr.machine import Memories, TraversalSpec
-from coorl_jax.cfr.traversal import traverse
+from coorl_jax.cfr.traversal import make_program, traverse
 
 ITERATION = 3
 
@@ -134,23 +134,16 @@ def empty_memories(game, count: int, capacity: int, valued: bool = False) -> Mem
 _programs: dict[tuple, Any] = {}
 
 
-def compile_machine(game, network, scheme, spec, seeds, capacity, quick, values, function):
-    value_network = None if values is None else values.network
-    value_params = None if values is None else values.params
-    shapes = str(jax.tree.map(jnp.shape, value_params))
-    static = (game, network, scheme, spec, len(seeds), capacity, quick, value_network, shapes)
-    if (*static, function) not in _programs:
-        lowered = function.lower(
-            *(game, network, scheme, spec),
-            make_params(network, seeds),
-            empty_memories(game, len(seeds), capacity, values is not None),
-            *(jax.random.key(0), jnp.int32(ITERATION)),
-            value_network=value_network,
-            value_params=value_params,
-        )
+def compile_machine(program, memories, seeds, capacity, quick, function):
+    critic = program.critic
+    values = critic and (critic.network, str(jax.tree.map(jnp.shape, critic.params)))
+    static = (program.game, program.network, program.scheme, program.spec, len(seeds), capacity)
+    static = (*static, quick, values, function)
+    if static not in _programs:
         options = QUICK_COMPILATION if quick else None
-        _programs[(*static, function)] = lowered.compile(compiler_options=options)
-    return _programs[(*static, function)]
+        lowered = function.lower(program, memories)
+        _programs[static] = lowered.compile(compiler_options=options)
+    return _programs[static]
 
 
 def run_once(
@@ -166,21 +159,17 @@ def run_once(
     function=traverse,
 ) -> Result:
     """Run the machine into memories that keep every sample, and look at them."""
-    arguments = (
-        make_params(network, seeds),
-        empty_memories(game, len(seeds), capacity, values is not None),
-        jax.random.key(key),
-        jnp.int32(ITERATION),
+    program = make_program(
+        *(game, network, scheme, spec, make_params(network, seeds)),
+        *(jax.random.key(key), jnp.int32(ITERATION)),
+        *(() if values is None else (values.network, values.params)),
     )
-    params = None if values is None else values.params
-    if spec.machines > 1:
-        network_of_values = None if values is None else values.network
-        memories, statistics = side_by_side.traverse(
-            *(game, network, scheme, spec), *arguments, network_of_values, params
-        )
+    memories = empty_memories(game, len(seeds), capacity, values is not None)
+    if spec.machines == 1:
+        function = compile_machine(program, memories, seeds, capacity, quick, function)
     else:
-        static = (game, network, scheme, spec, seeds, capacity, quick, values, function)
-        memories, statistics = compile_machine(*static)(*arguments, value_params=params)
+        function = side_by_side.traverse
+    memories, statistics = function(program, memories)
 
     def contents(memory, actions: int) -> Samples:
         size = reservoir.num_seen(memory)

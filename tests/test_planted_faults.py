@@ -80,11 +80,7 @@ def test_the_means_find_a_wrong_estimator(fault, scheme, monkeypatch):
         assert getattr(module, function.__name__) is function
         monkeypatch.setattr(module, function.__name__, with_fault(function, right, wrong))
     # A function of its own, so that nothing traced without the fault is used again.
-    function = jax.jit(
-        lambda *arguments, **values: traversal.traverse.__wrapped__(*arguments, **values),
-        static_argnums=(0, 1, 2, 3),
-        static_argnames="value_network",
-    )
+    function = jax.jit(lambda *arguments: traversal.traverse.__wrapped__(*arguments))
     network = runs.HashNetwork(KUHN)
     result = runs.run_once(KUHN, network, scheme, SPEC, capacity=1 << 17, function=function)
     known = exact.solved(KUHN, SPEC)

@@ -199,7 +199,7 @@ def spy(monkeypatch, name, position):
 
 
 def test_every_purpose_has_its_precision(monkeypatch):
-    traversals = spy(monkeypatch, "traverse", (1, 8))
+    traversals = spy(monkeypatch, "make_program", (1, 7))
     fits = spy(monkeypatch, "fit_networks", (1,))
     trainer = Trainer(config.override(SETTINGS["baseline"], MIXED | {"mixture.capacity": 2}))
     state, _ = advance(trainer, trainer.init())

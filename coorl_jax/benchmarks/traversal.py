@@ -23,6 +23,7 @@ from coorl_jax.cfr.critic import action_values
 from coorl_jax.cfr.machine import Memories, Statistics, TraversalSpec
 from coorl_jax.cfr.sampling import Scheme, make_scheme
 from coorl_jax.cfr.side_by_side import traversal_spec, traverse
+from coorl_jax.cfr.traversal import make_program
 from coorl_jax.games.game import Game, State
 from coorl_jax.networks import Network, Params, ValueNetwork
 from coorl_jax.policy import make_network, make_value_network
@@ -114,7 +115,7 @@ class Walks:
         value_network: ValueNetwork | None = None,
         value_params: Params | None = None,
     ):
-        """Take what `traverse` takes."""
+        """Take what `make_program` takes."""
         self._arguments = network.game, network, scheme, spec, params
         self._value = value_network, value_params
         self._memories = Memories(
@@ -131,9 +132,8 @@ class Walks:
     def __call__(self) -> Statistics:
         """Traverse."""
         key, iteration = jax.random.key(0), jnp.int32(1)
-        self._memories, statistics = traverse(
-            *self._arguments, self._memories, key, iteration, *self._value
-        )
+        program = make_program(*self._arguments, key, iteration, *self._value)
+        self._memories, statistics = traverse(program, self._memories)
         self.statistics = jax.block_until_ready(statistics)
         return statistics
 

@@ -33,6 +33,7 @@ from coorl_jax.cfr.machine import Memories
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.sampling import make_scheme
 from coorl_jax.cfr.side_by_side import traversal_spec, traverse
+from coorl_jax.cfr.traversal import make_program
 from coorl_jax.games.game import NUM_PLAYERS
 from coorl_jax.networks import Network, ValueNetwork
 from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_network
@@ -261,19 +262,19 @@ class Trainer:
                 jnp.int32(iteration),
                 self._key(iteration, _MIXTURE_STREAM),
             )
-        memories, statistics = traverse(
+        program = make_program(
             self.game,
             self._traversing.policy,
             self._scheme,
             self._traversal,
             state.advantage.params,
-            memories,
             key,
             jnp.int32(iteration),
             self._traversing.value,
             state.value.params[0] if state.value.params else None,
             self._traversers(iteration),
         )
+        memories, statistics = traverse(program, memories)
         sizes = {
             "memory/advantage": [reservoir.size(memory) for memory in memories.advantage],
             "memory/strategy": [reservoir.size(memory) for memory in memories.strategy],

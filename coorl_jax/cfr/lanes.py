@@ -5,6 +5,7 @@ B lanes, T traversals, D frames on a stack, E of them branchings, A actions, P p
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -143,6 +144,7 @@ def empty_stack(game: Game, scheme: Scheme, state: State) -> Stack:
     return Stack(frames, states)
 
 
+@partial(jax.jit, static_argnames=("game", "scheme"))
 def draw_roots(game: Game, scheme: Scheme, traverser: jax.Array, key: jax.Array) -> Roots:
     """Deal all traversals and make their schemes' choices; traversal i depends on (key, i).
 

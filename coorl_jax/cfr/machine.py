@@ -100,7 +100,7 @@ class Critic:
 @partial(
     jax.tree_util.register_dataclass,
     meta_fields=["game", "network", "scheme", "spec"],
-    data_fields=["params", "roots", "iteration", "critic", "machine"],
+    data_fields=["params", "roots", "insert_key", "iteration", "critic", "machine"],
 )
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -112,7 +112,8 @@ class Program:
     spec: TraversalSpec
     params: tuple[Any, ...]
     roots: Roots
-    iteration: jax.Array  # int32
+    insert_key: jax.Array  # of the memories' choices
+    iteration: jax.Array  # int32, t
     critic: Critic | None  # for a scheme that reads values
     machine: jax.Array  # int32, which of the M machines
 

@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +22,7 @@ import jax.numpy as jnp
 from coorl_jax.cfr import traversal
 from coorl_jax.cfr.lanes import Lanes, Stack
 from coorl_jax.cfr.machine import Machine, Memories, Outboxes, Program, Statistics, TraversalSpec
-from coorl_jax.cfr.sampling import Scheme
-from coorl_jax.cfr.traversal import empty_outboxes, fill, flush, has_work, make_program, start
-from coorl_jax.games.game import Game
-from coorl_jax.networks import Network, Params, ValueNetwork
+from coorl_jax.cfr.traversal import empty_outboxes, fill, flush, has_work, start
 from coorl_jax.settings import Settings
 
 # What a machine keeps between two portions.
@@ -50,50 +46,21 @@ def traversal_spec(settings: Settings, traversals: int) -> TraversalSpec:
     )
 
 
-def traverse(
-    game: Game,
-    network: Network,
-    scheme: Scheme,
-    spec: TraversalSpec,
-    params: tuple[Any, ...],
-    memories: Memories,
-    key: jax.Array,
-    iteration: jax.Array,
-    value_network: ValueNetwork | None = None,
-    value_params: Params | None = None,
-    traverser: jax.Array | None = None,
-) -> tuple[Memories, Statistics]:
+def traverse(program: Program, memories: Memories) -> tuple[Memories, Statistics]:
     """Run T traversals to their end on M machines, and insert their samples into the memories.
 
-    A single machine is one program; more are not to be called under `jit`.
+    A single machine is one array program; more are not to be called under `jit`.
 
     Args:
-      game: as for `traversal.traverse`, and all that follow; M is `spec.machines`.
-      network: the advantage network.
-      scheme: how the traverser's actions are sampled.
-      spec: sizes.
-      params: the network's parameters.
-      memories: donated.
-      key: consumed.
-      iteration: int32, t.
-      value_network: for a scheme that reads values, otherwise None.
-      value_params: its parameters.
-      traverser: int32[T].
+      program: of M = `program.spec.machines`.
+      memories: donated; as for `traversal.traverse`.
 
     Returns:
       The memories, which hold the samples that one machine would give, in another order, and the
       machines' `Statistics`, added up.
     """
-    if spec.machines == 1:
-        return traversal.traverse(
-            *(game, network, scheme, spec, params, memories, key, iteration),
-            *(value_network, value_params, traverser),
-        )
-    program_key, insert_key = jax.random.split(key)
-    program, walks = _begin(
-        *(game, network, scheme, spec, params, program_key, iteration),
-        *(value_network, value_params, traverser),
-    )
+    if program.spec.machines == 1:
+        return traversal.traverse(program, memories)
     dispatching = threading.Lock()
 
     def run(machine: int, walks: _Walks) -> tuple[int, _Walks, Outboxes, bool]:
@@ -103,10 +70,10 @@ def traverse(
             walks, filled, has_more = _fill(own, *walks)
         return machine, walks, filled, bool(has_more)
 
-    threads = ThreadPoolExecutor(spec.machines)
-    statistics = []
+    threads = ThreadPoolExecutor(program.spec.machines)
+    statistics: list[Statistics] = []
     try:
-        running = deque(threads.submit(run, *numbered) for numbered in enumerate(walks))
+        running = deque(threads.submit(run, *numbered) for numbered in enumerate(_start(program)))
         flushes = 0
         while running:
             machine, walks, filled, has_more = running.popleft().result()
@@ -114,7 +81,7 @@ def traverse(
                 running.append(threads.submit(run, machine, walks))
             else:
                 statistics.append(walks[2])
-            memories = _flush(game, filled, memories, insert_key, jnp.int32(flushes))
+            memories = _flush(program, filled, memories, jnp.int32(flushes))
             flushes += 1
     finally:
         # An interrupt does not wait for a machine that is running.
@@ -122,39 +89,24 @@ def traverse(
     return memories, jax.tree.map(lambda *counts: sum(counts), *statistics)
 
 
-@partial(jax.jit, static_argnames=("game", "network", "scheme", "spec", "value_network"))
-def _begin(
-    game: Game,
-    network: Network,
-    scheme: Scheme,
-    spec: TraversalSpec,
-    params: tuple[Any, ...],
-    key: jax.Array,
-    iteration: jax.Array,
-    value_network: ValueNetwork | None,
-    value_params: Params | None,
-    traverser: jax.Array | None,
-) -> tuple[Program, list[_Walks]]:
-    """Deal all traversals, and start the machines."""
-    program = make_program(
-        *(game, network, scheme, spec, params, key, iteration),
-        *(value_network, value_params, traverser),
-    )
+@jax.jit
+def _start(program: Program) -> list[_Walks]:
+    """Return what the M machines begin with."""
     machines = [
         start(dataclasses.replace(program, machine=jnp.int32(machine)))
-        for machine in range(spec.machines)
+        for machine in range(program.spec.machines)
     ]
-    return program, [(m.lanes, m.stack, m.statistics) for m in machines]
+    return [(m.lanes, m.stack, m.statistics) for m in machines]
 
 
 @partial(jax.jit, donate_argnames=("lanes", "stack", "statistics"))
 def _fill(
     program: Program, lanes: Lanes, stack: Stack, statistics: Statistics
 ) -> tuple[_Walks, Outboxes, jax.Array]:
-    """Return the machine's next portion of samples, and whether it has more."""
+    """Return the machine's next portion of samples, and whether it has more, bool."""
     machine = fill(program, Machine(lanes, stack, statistics, empty_outboxes(program)))
     walks = machine.lanes, machine.stack, machine.statistics
     return walks, machine.outboxes, has_work(program, machine.statistics)
 
 
-_flush = jax.jit(flush, static_argnames="game", donate_argnames="memories")
+_flush = jax.jit(flush, donate_argnames="memories")

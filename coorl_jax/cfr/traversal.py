@@ -52,70 +52,6 @@ from coorl_jax.games.game import NUM_PLAYERS, Game
 from coorl_jax.networks import Network, Params, ValueNetwork
 
 
-@partial(
-    jax.jit,
-    static_argnames=("game", "network", "scheme", "spec", "value_network"),
-    donate_argnames="memories",
-)
-def traverse(
-    game: Game,
-    network: Network,
-    scheme: Scheme,
-    spec: TraversalSpec,
-    params: tuple[Any, ...],
-    memories: Memories,
-    key: jax.Array,
-    iteration: jax.Array,
-    value_network: ValueNetwork | None = None,
-    value_params: Params | None = None,
-    traverser: jax.Array | None = None,
-) -> tuple[Memories, Statistics]:
-    """Run T traversals to their end and insert their samples into the memories.
-
-    Args:
-      game: the rules.
-      network: the advantage network.
-      scheme: how the traverser's actions are sampled, see sampling.py.
-      spec: sizes.
-      params: the network's parameters, one tree for both seats or one per seat.
-      memories: donated; as many of advantages and strategies as `params` has trees.
-      key: consumed.
-      iteration: int32, t, recorded in the samples.
-      value_network: for a scheme that reads values, otherwise None.
-      value_params: its parameters.
-      traverser: int32[T], 0 or 1, whose regrets each traversal estimates; the players in turn, if
-        not given.
-
-    Returns:
-      The memories, and `Statistics` with started == finished == T.
-
-    References:
-      Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 2 (the recursion).
-    """
-    if spec.machines != 1:
-        raise ValueError(f"machines={spec.machines}: must be 1; see side_by_side.py")
-    program_key, insert_key = jax.random.split(key)
-    program = make_program(
-        *(game, network, scheme, spec, params, program_key, iteration),
-        *(value_network, value_params, traverser),
-    )
-
-    def fill_and_flush(
-        carry: tuple[Machine, Memories, jax.Array],
-    ) -> tuple[Machine, Memories, jax.Array]:
-        machine, memories, flushes = carry
-        machine = fill(program, machine)
-        memories = flush(game, machine.outboxes, memories, insert_key, flushes)
-        return machine._replace(outboxes=empty_outboxes(program)), memories, flushes + 1
-
-    machine, memories, _ = jax.lax.while_loop(
-        lambda carry: has_work(program, carry[0].statistics),
-        fill_and_flush,
-        (start(program), memories, jnp.int32(0)),
-    )
-    return memories, machine.statistics
-
-
 def make_program(
     game: Game,
     network: Network,
@@ -124,11 +60,24 @@ def make_program(
     params: tuple[Any, ...],
     key: jax.Array,
     iteration: jax.Array,
-    value_network: ValueNetwork | None,
-    value_params: Params | None,
-    traverser: jax.Array | None,
+    value_network: ValueNetwork | None = None,
+    value_params: Params | None = None,
+    traverser: jax.Array | None = None,
 ) -> Program:
-    """Deal all traversals; arguments as for `traverse`.
+    """Deal T traversals, and put together what they need.
+
+    Args:
+      game: the rules.
+      network: the advantage network.
+      scheme: how the traverser's actions are sampled, see sampling.py.
+      spec: sizes.
+      params: the network's parameters, one tree for both seats or one per seat.
+      key: consumed.
+      iteration: int32, t, recorded in the samples.
+      value_network: for a scheme that reads values, otherwise None.
+      value_params: its parameters.
+      traverser: int32[T], 0 or 1, whose regrets each traversal estimates; the players in turn, if
+        not given.
 
     Raises:
       ValueError: for a scheme that reads values without a network, or the reverse.
@@ -141,8 +90,52 @@ def make_program(
         )
     if traverser is None:
         traverser = jnp.arange(spec.traversals, dtype=jnp.int32) % NUM_PLAYERS
-    roots = draw_roots(game, scheme, traverser, key)
-    return Program(game, network, scheme, spec, params, roots, iteration, critic, jnp.int32(0))
+    roots_key, insert_key = jax.random.split(key)
+    return Program(
+        game=game,
+        network=network,
+        scheme=scheme,
+        spec=spec,
+        params=params,
+        roots=draw_roots(game, scheme, traverser, roots_key),
+        insert_key=insert_key,
+        iteration=iteration,
+        critic=critic,
+        machine=jnp.int32(0),
+    )
+
+
+@partial(jax.jit, donate_argnames="memories")
+def traverse(program: Program, memories: Memories) -> tuple[Memories, Statistics]:
+    """Run T traversals to their end and insert their samples into the memories.
+
+    Args:
+      program: of a single machine; see side_by_side.py for several.
+      memories: donated; as many of advantages and strategies as there are parameter trees.
+
+    Returns:
+      The memories, and `Statistics` with started == finished == T.
+
+    References:
+      Brown et al., Deep Counterfactual Regret Minimization, 2019, Algorithm 2 (the recursion).
+    """
+    if program.spec.machines != 1:
+        raise ValueError(f"machines={program.spec.machines}: must be 1; see side_by_side.py")
+
+    def fill_and_flush(
+        carry: tuple[Machine, Memories, jax.Array],
+    ) -> tuple[Machine, Memories, jax.Array]:
+        machine, memories, flushes = carry
+        machine = fill(program, machine)
+        memories = flush(program, machine.outboxes, memories, flushes)
+        return machine._replace(outboxes=empty_outboxes(program)), memories, flushes + 1
+
+    machine, memories, _ = jax.lax.while_loop(
+        lambda carry: has_work(program, carry[0].statistics),
+        fill_and_flush,
+        (start(program), memories, jnp.int32(0)),
+    )
+    return memories, machine.statistics
 
 
 def start(program: Program) -> Machine:
@@ -198,12 +191,10 @@ def fill(program: Program, machine: Machine) -> Machine:
     )
 
 
-def flush(
-    game: Game, filled: Outboxes, memories: Memories, key: jax.Array, number: jax.Array
-) -> Memories:
-    """Insert all samples; the random numbers depend on the key and int32 `number`."""
-    keys = jax.random.split(jax.random.fold_in(key, number), 3)
-    value = memories.value
+def flush(program: Program, filled: Outboxes, memories: Memories, number: jax.Array) -> Memories:
+    """Insert all samples, as flush int32 `number` of the program; no two have the same."""
+    game, value = program.game, memories.value
+    keys = jax.random.split(jax.random.fold_in(program.insert_key, number), 3)
     if filled.value is not None:
         value = outboxes.flush(filled.value, value, game, keys[2])
     return Memories(
