@@ -192,11 +192,19 @@ def _checked_lanes() -> list[int]:
 
 
 def _with_progress(name: str, run: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Yield the rows of a benchmark, and say on standard error how many there are."""
-    with rich.console.Console(stderr=True).status(f"{name}: compiling and measuring") as status:
+    """Yield the rows of a benchmark, and tell of them on standard error as they come.
+
+    A terminal shows how many there are; elsewhere each row is printed, so that of a benchmark that
+    is stopped what it has measured is not lost.
+    """
+    console = rich.console.Console(stderr=True, highlight=False)
+    with console.status(f"{name}: compiling and measuring") as status:
         for number, row in enumerate(run(), start=1):
             yield row
             status.update(f"{name}: {number} measured")
+            if not console.is_terminal:
+                fields = (f"{key} {_cell(value)}" for key, value in vars(row).items())
+                console.print(f"{name}: {'; '.join(fields)}", soft_wrap=True, markup=False)
 
 
 def _print_table(title: str, rows: Sequence[Any]) -> None:
