@@ -73,18 +73,47 @@ class NetworkPolicy:
           Probabilities float32[B, A], zero on illegal actions; and bool[B], where no advantage was
           positive, never so for "strategy".
         """
-        outputs = self._outputs(packed)
+        outputs = self.outputs(packed)
         if self.spec.kind == "advantage":
             probabilities, fallback = regret_matching(outputs, legal, self.spec.fallback)
         else:
-            probabilities = jax.nn.softmax(mask_illegal(outputs, legal), axis=-1) * legal
-            fallback = jnp.zeros(legal.shape[0], jnp.bool_)
+            probabilities, fallback = _softmax(outputs, legal), jnp.zeros(len(legal), jnp.bool_)
         return tempered(probabilities, self.temperature), fallback
 
-    def _outputs(self, packed: jax.Array) -> jax.Array:
+    def outputs(self, packed: jax.Array) -> jax.Array:
         """Return the network's outputs, float32[B, A]."""
         seat = jax.vmap(self.network.game.seat)(packed)
         return apply_per_player(self.network, self.params, packed, seat)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class EitherKindPolicy:
+    """A network's policy that is told by an array, and not statically, which kind it is.
+
+    It plays as the policy that it is made from does, and a program is compiled once for both kinds.
+    """
+
+    policy: NetworkPolicy  # of the kind "advantage", whatever it was
+    is_advantage: jax.Array  # bool, whether it was
+
+    @classmethod
+    def of(cls, policy: NetworkPolicy) -> EitherKindPolicy:
+        """Return it for a policy of either kind."""
+        is_advantage = jnp.bool_(policy.spec.kind == "advantage")
+        spec = dataclasses.replace(policy.spec, kind="advantage")
+        return cls(dataclasses.replace(policy, spec=spec), is_advantage)
+
+    def action_probabilities(self, packed: jax.Array, legal: jax.Array) -> jax.Array:
+        """Return float32[B, A] for uint8[B, P] and bool[B, A]."""
+        return self.decide(packed, legal)[0]
+
+    def decide(self, packed: jax.Array, legal: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return what `NetworkPolicy.decide` does."""
+        outputs = self.policy.outputs(packed)
+        matched, fallback = regret_matching(outputs, legal, self.policy.spec.fallback)
+        probabilities = jnp.where(self.is_advantage, matched, _softmax(outputs, legal))
+        return tempered(probabilities, self.policy.temperature), fallback & self.is_advantage
 
 
 @jax.tree_util.register_dataclass
@@ -117,7 +146,7 @@ AnyPolicy: TypeAlias = Policy | MixturePolicy
 
 def decide(policy: Policy, packed: jax.Array, legal: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return what `NetworkPolicy.decide` does; policies of another kind never fall back."""
-    if isinstance(policy, NetworkPolicy):
+    if isinstance(policy, NetworkPolicy | EitherKindPolicy):
         return policy.decide(packed, legal)
     return policy.action_probabilities(packed, legal), jnp.zeros(legal.shape[0], jnp.bool_)
 
@@ -144,6 +173,11 @@ def tempered(probabilities: jax.Array, temperature: float) -> jax.Array:
     powers = jnp.where(relative > 0, relative ** (1.0 / temperature), 0.0)
     total = jnp.sum(powers, axis=-1, keepdims=True)
     return powers / jnp.where(total > 0, total, 1.0)
+
+
+def _softmax(logits: jax.Array, legal: jax.Array) -> jax.Array:
+    """Return float32[B, A], zero on illegal actions, from float32[B, A] and bool[B, A]."""
+    return jax.nn.softmax(mask_illegal(logits, legal), axis=-1) * legal
 
 
 def make_network(settings: Settings) -> Network:

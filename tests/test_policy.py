@@ -11,6 +11,7 @@ from coorl_jax.cfr.regret_matching import regret_matching
 from coorl_jax.games.kuhn_poker import KuhnPoker
 from coorl_jax.networks import Network, NetworkSpec
 from coorl_jax.policy import (
+    EitherKindPolicy,
     MixturePolicy,
     NetworkPolicy,
     PolicySpec,
@@ -110,6 +111,26 @@ def test_parameters_are_leaves_and_the_rest_is_static():
         for params in PARAMS:
             probabilities(NetworkPolicy(NETWORK, PolicySpec(kind), (params,)))
     assert traces == ["strategy", "advantage"]
+
+
+def test_either_kind_plays_as_it_would_and_is_one_program():
+    traces = []
+
+    @jax.jit
+    def decide_either(policy):
+        traces.append(policy)
+        return policy.decide(PACKED, LEGAL)
+
+    for kind in ("strategy", "advantage"):
+        for params in PARAMS:
+            policy = NetworkPolicy(NETWORK, PolicySpec(kind), (params,))
+            for found, expected in zip(
+                decide_either(EitherKindPolicy.of(policy)),
+                policy.decide(PACKED, LEGAL),
+                strict=True,
+            ):
+                np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert len(traces) == 1
 
 
 def mixture_of(spec, weights, per_player=False):

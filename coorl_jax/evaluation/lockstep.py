@@ -22,7 +22,14 @@ import numpy as np
 
 from coorl_jax.cfr.regret_matching import sample_action
 from coorl_jax.games.game import NUM_PLAYERS, TURNS, Game
-from coorl_jax.policy import AnyPolicy, MixturePolicy, NetworkPolicy, Policy, decide
+from coorl_jax.policy import (
+    AnyPolicy,
+    EitherKindPolicy,
+    MixturePolicy,
+    NetworkPolicy,
+    Policy,
+    decide,
+)
 
 _NARROWEST = 16
 """States that are worth a program of their own, at least."""
@@ -290,7 +297,7 @@ def _advance(
             look = jnp.take_along_axis(by_group, jnp.argmax(waiting, axis=1)[:, None], axis=1)
             waiting &= by_group == look
             look_at = policy.in_seats(look[:, 0]).decide
-        elif isinstance(policy, NetworkPolicy) and groups == 1:
+        elif isinstance(policy, NetworkPolicy | EitherKindPolicy) and groups == 1:
             # The lanes that wait come first; with groups they would lie apart.
             look_at = partial(_decide_first, policy, jnp.sum(waiting, dtype=jnp.int32))
         else:
@@ -328,7 +335,7 @@ def _advance(
 
 
 def _decide_first(
-    policy: NetworkPolicy, count: jax.Array, packed: jax.Array, legal: jax.Array
+    policy: NetworkPolicy | EitherKindPolicy, count: jax.Array, packed: jax.Array, legal: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Decide in the first `count` of B states, in others perhaps: their probabilities may be 0.
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from coorl_jax.evaluation.lockstep import play_rounds
 from coorl_jax.games.game import NUM_PLAYERS, Game
-from coorl_jax.policy import AnyPolicy, MixturePolicy
+from coorl_jax.policy import AnyPolicy, EitherKindPolicy, MixturePolicy, NetworkPolicy
 
 _CHUNK = 4096
 """Pairs played by one call; more are played chunk by chunk by the same compiled program."""
@@ -172,6 +172,12 @@ def play(
     lanes = min(NUM_PLAYERS * size, _LANES)
     # Two groups at least, for a standard error.
     group = min(_GROUP, size // 2) if drawn else 1
+
+    # Whether a run's current or its average policy plays, the program is the same.
+    policy_a, policy_b = (
+        EitherKindPolicy.of(policy) if isinstance(policy, NetworkPolicy) else policy
+        for policy in (policy_a, policy_b)
+    )
 
     def play_chunk(first: int) -> Any:
         return jax.device_get(
