@@ -16,7 +16,7 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
     """Return the configuration; there are no presets."""
     if preset is not None:
         raise ValueError(f"preset {preset!r}: configs/leduc.py has none; leave out the colon")
-    config = default.get_config("cpu")
+    config = default.get_config("deep_cfr")
     config.preset = "leduc"
     config.name = "leduc"
     config.iterations = 2000

@@ -25,7 +25,7 @@ def get_config(preset: str | None = None) -> ml_collections.ConfigDict:
         raise ValueError(
             f"preset {preset!r}: configs/mini_lost_cities.py has none; leave out the colon"
         )
-    config = default.get_config("cpu")
+    config = default.get_config("deep_cfr")
     config.preset = "mini_lost_cities"
     config.name = "mini-lost-cities"
     config.iterations = 60

@@ -30,7 +30,10 @@ POLICIES = "policies"
 """Name of the directory of policies in a run directory."""
 BEST = "best"
 """Name of the directory of the best policies so far."""
+PRETRAINED = Path("pretrained")
+"""Stands for the agent that the package ships, wherever a run directory may be given."""
 
+_SHIPPED = Path(__file__).parent / "pretrained"  # a directory of policies, like a run's
 _CHECKSUMS = "checksums.json"
 _READ_BYTES = 1 << 22
 
@@ -267,8 +270,8 @@ def restore_policies(
     """Read the policies of a run, without its trainer.
 
     Args:
-      path: a run directory, for its latest policies; RUN/best, for the best; or one of the steps
-        below, e.g. RUN/policies/20.
+      path: a run directory, for its latest policies; RUN/best, for the best; one of the steps
+        below, e.g. RUN/policies/20; or `PRETRAINED`.
       report: told of damaged steps that are passed over.
       flag: what the user gave the path as, for messages.
 
@@ -279,7 +282,7 @@ def restore_policies(
     Raises:
       ValueError: when there are no such policies, or none is whole.
     """
-    directory = path / POLICIES
+    directory = _SHIPPED if path == PRETRAINED else path / POLICIES
     if path.name == BEST and not directory.is_dir():
         directory = path
     if directory.is_dir():

@@ -9,8 +9,8 @@ from absl import flags
 CHECKPOINT = flags.DEFINE_list(
     "checkpoint",
     None,
-    "trained agents: run directories, their best/ or one of their policies, e.g. "
-    "runs/my-run,runs/my-run/policies/20",
+    "trained agents: run directories, their best/ or one of their policies, or the one shipped; "
+    "e.g. runs/my-run,runs/my-run/policies/20,pretrained",
 )
 _EXAMPLE = "--checkpoint=runs/my-run"
 

@@ -1,8 +1,8 @@
 """The trained agents that a command looks at: what was saved of them, and the policies they play.
 
 A *player* is given as the name of a bot, or as PATH[:POLICY][:greedy|:temperature=T], where PATH is
-a run directory, its RUN/best or one step, RUN/policies/20, and POLICY is current, average (if none
-is given) or mixture.
+a run directory, its RUN/best, one step, RUN/policies/20, or `pretrained` for the agent that the
+package ships, and POLICY is current, average (if none is given) or mixture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coorl_jax import agents, checkpoint, rundir
-from coorl_jax.checkpoint import Checkpoint
+from coorl_jax.checkpoint import PRETRAINED, Checkpoint
 from coorl_jax.config import Settings
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities
@@ -120,9 +120,9 @@ def players(
 def _trained_player(spec: str, flag: str) -> tuple[TrainedAgent, AnyPolicy]:
     """Return a trained agent and the policy of it that a spec means."""
     name, temperature, path = _DEFAULT_POLICY, 1.0, spec
-    if not Path(spec).exists():
+    if not _exists(spec):
         path, *options = spec.split(":")
-        if not path or not Path(path).exists():
+        if not path or not _exists(path):
             raise ValueError(
                 f"{flag}={spec}: must be a bot ({', '.join(_BOTS)}) or a trained agent that "
                 f"exists; e.g. {_EXAMPLE}"
@@ -145,6 +145,10 @@ def _trained_player(spec: str, flag: str) -> tuple[TrainedAgent, AnyPolicy]:
             f"e.g. {path}:average"
         )
     return agent, with_temperature(agent.policies[name], temperature)
+
+
+def _exists(path: str) -> bool:
+    return Path(path) == PRETRAINED or Path(path).exists()
 
 
 def _temperature(option: str, spec: str, flag: str) -> float:

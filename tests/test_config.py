@@ -10,10 +10,10 @@ import pytest
 from configs import default, kuhn, leduc
 from coorl_jax import config
 
-PRESETS = ("smoke", "cpu", "gpu", "large", "predecessor")
+PRESETS = ("smoke", "cpu", "gpu", "large", "deep_cfr", "predecessor")
 
 
-def settings(preset: str = "cpu") -> config.Settings:
+def settings(preset: str = "deep_cfr") -> config.Settings:
     return config.from_config_dict(default.get_config(preset))
 
 

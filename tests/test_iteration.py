@@ -169,7 +169,7 @@ def test_per_player_keeps_a_network_and_memories_for_each_seat():
 
 
 def test_full_lost_cities_takes_few_bytes_and_the_report_says_how_many():
-    settings = config.from_config_dict(default.get_config("cpu"))
+    settings = config.from_config_dict(default.get_config("deep_cfr"))
     trainer = Trainer(settings)
     # 60 cards, 8 slots and 6 numbers; 22 legal bits, 22 bfloat16 targets and the iteration.
     assert trainer.game.packed_size == 74 <= 80

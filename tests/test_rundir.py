@@ -67,7 +67,7 @@ def test_other_settings_are_refused_by_field_with_both_values(tmp_path):
     with pytest.raises(ValueError, match=r"--workdir=") as error:
         rundir.open_run(tmp_path, other)
     assert "config.seed is 5, was 0" in str(error.value)
-    assert "config.network.width is 7, was 32" in str(error.value)
+    assert "config.network.width is 7, was 64" in str(error.value)
     assert "iterations" not in str(error.value)
     assert contents(tmp_path) == before
 
@@ -80,7 +80,7 @@ def test_other_settings_are_taken_where_nothing_was_trained(tmp_path):
     with rundir.open_run(tmp_path, other):
         assert rundir.saved_settings(tmp_path) == other
     (run.checkpoints / "2").mkdir()
-    with pytest.raises(ValueError, match=r"config\.network\.width is 32, was 7"):
+    with pytest.raises(ValueError, match=r"config\.network\.width is 64, was 7"):
         rundir.check_resume(tmp_path, SETTINGS)
 
 

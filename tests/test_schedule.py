@@ -54,12 +54,12 @@ def test_full_and_light_take_turns(full, light, due):
     assert [schedule.due(iteration) for iteration in range(1, 10)] == due
 
 
-@pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu", "large", "predecessor"])
+@pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu", "large", "deep_cfr", "predecessor"])
 def test_opponents_of_presets_play_the_game(preset):
     Schedule(config.from_config_dict(default.get_config(preset)), LostCities())
 
 
-@pytest.mark.parametrize("preset", ["cpu", "predecessor"])
+@pytest.mark.parametrize("preset", ["cpu", "deep_cfr", "predecessor"])
 def test_full_evaluation_meets_everyone(preset):
     settings = config.from_config_dict(default.get_config(preset))
     assert settings.evaluation.opponents == agents.names(LostCities())

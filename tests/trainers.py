@@ -60,7 +60,7 @@ def kuhn_settings(**overrides):
 
 
 def lost_cities_settings(**overrides):
-    base = config.from_config_dict(default.get_config("cpu"))
+    base = config.from_config_dict(default.get_config("deep_cfr"))
     return config.override(base, SMALL | TINY_LOST_CITIES | overrides)
 
 
