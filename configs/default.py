@@ -154,6 +154,9 @@ def _base() -> ml_collections.ConfigDict:
     # Least share of this iteration in what is accumulated (bootstrapped only), in [0, 1]: with 0.1
     # old iterations are forgotten by a tenth an iteration.
     advantage.min_step = 0.0
+    # Whether accumulated advantages below 0 are kept (bootstrapped only), or count as 0 in the next
+    # iteration, as in CFR+.
+    advantage.keep_negative = False
 
     config.strategy = strategy = ml_collections.ConfigDict()
     # These nine as for the advantage network; the weights are also the mixture's.
@@ -263,6 +266,8 @@ def _value_network(config: ml_collections.ConfigDict) -> None:
     config.advantage.weighting = "discounted"
     config.advantage.discount = 10.0
     config.advantage.min_step = 0.05
+    # How bad an action is must stand out from what the network gets wrong.
+    config.advantage.keep_negative = True
     config.strategy.weighting = "discounted"
     config.strategy.discount = 6.0
     config.advantage.updates = 16

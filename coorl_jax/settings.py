@@ -106,6 +106,7 @@ class AdvantageSettings(WeightedFitSettings):
 
     cumulative: Literal["reservoir", "bootstrapped"]
     min_step: Annotated[float, Real(low=0.0, high=1.0, example=0.1)]
+    keep_negative: bool
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,16 +123,18 @@ def test_repeated_steps_make_a_weighted_mean(exponent):
     assert fits.bootstrap_step(exponent, 0.25, jnp.int32(1000)) == 0.25
 
 
-def test_bootstrapped_fits_follow_the_recursion_of_the_cumulative_advantages():
+@pytest.mark.parametrize("keep_negative", [False, True])
+def test_bootstrapped_fits_follow_the_recursion_of_the_cumulative_advantages(keep_negative):
     """A table has a parameter for each state and action, so that every fit finds its target."""
-    spec = FitSpec("warm", 400, 16, 0.05, 0, False, 10.0, 0.0)
+    spec = FitSpec("warm", 400, 16, 0.05, 0, False, 10.0, 0.0, keep_negative)
     params, opt_state = fits.init(Rows(), spec, jax.random.key(0))
     start = params
     memory = memory_of(BATCH)
     cumulative = np.zeros((3, 2))
     rng = np.random.default_rng(0)
     for t in (1, 2, 3, 4):
-        # In iteration 2 both actions of card 0 turn negative: iteration 3 starts them from zero.
+        # In iteration 2 both actions of card 0 turn negative: without `keep_negative`
+        # iteration 3 starts them from zero.
         regrets = rng.normal(size=(2, 2)) - np.array([[4.0], [0.0]]) * (t == 2)
         batch = BATCH._replace(
             target=jnp.asarray(regrets, jnp.float32), iteration=jnp.full(2, t, jnp.int32)
@@ -146,8 +148,8 @@ def test_bootstrapped_fits_follow_the_recursion_of_the_cumulative_advantages():
         )  # fmt: skip
         step = 2 / (t + 1)
         for row, card in enumerate((0, 2)):
-            positive = np.maximum(cumulative[card], 0)
-            cumulative[card] = (1 - step) * positive + step * regrets[row]
+            kept = cumulative[card] if keep_negative else np.maximum(cumulative[card], 0)
+            cumulative[card] = (1 - step) * kept + step * regrets[row]
         if t == 2:
             assert (cumulative[0] < 0).all()
         np.testing.assert_allclose(params[0], cumulative[0], atol=5e-3)

@@ -32,6 +32,7 @@ def test_bootstrapped_advantages_keep_the_samples_of_one_iteration():
         ({"advantage.weighting": "linear"}, 2 / 4),
         ({"advantage.weighting": "linear", "advantage.min_step": 0.75}, 0.75),
         ({"advantage.weighting": "discounted", "advantage.discount": 3.0}, 4 / 6),
+        ({"advantage.weighting": "linear", "advantage.keep_negative": True}, 2 / 4),
     ],
 )
 def test_the_step_of_bootstrapped_advantages_is_that_of_the_settings(monkeypatch, overrides, step):
@@ -44,6 +45,7 @@ def test_the_step_of_bootstrapped_advantages_is_that_of_the_settings(monkeypatch
     trainer.run_stage(state)
     ((_, spec, found),) = given
     assert (spec.exponent, found) == (0.0, pytest.approx(step))
+    assert spec.keep_negative == overrides.get("advantage.keep_negative", False)
 
 
 # The value network.

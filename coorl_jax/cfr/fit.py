@@ -37,13 +37,16 @@ class FitSpec:
     annealed: bool  # whether it also falls within the fit, linearly from its start to 0
     gradient_clip: float  # greatest global norm of a gradient
     exponent: float  # p of the samples' weights, see `sample_weights`
+    keep_negative: bool = False  # in bootstrapped targets, see `bootstrapped`
 
 
 def fit_spec(settings: FitSettings) -> FitSpec:
     """Return how a network is fitted, from the settings of any of them."""
     exponent = settings.exponent if isinstance(settings, WeightedFitSettings) else 0.0
+    keep_negative = False
     if isinstance(settings, AdvantageSettings) and settings.cumulative == "bootstrapped":
         exponent = 0.0  # All samples are of one iteration; its weight is in the step.
+        keep_negative = settings.keep_negative
     return FitSpec(
         start=settings.start,
         updates=settings.updates,
@@ -53,6 +56,7 @@ def fit_spec(settings: FitSettings) -> FitSpec:
         annealed=settings.annealed,
         gradient_clip=settings.gradient_clip,
         exponent=exponent,
+        keep_negative=keep_negative,
     )
 
 
@@ -209,7 +213,7 @@ def _update(
         params, opt_state = carry
         batch = reservoirs.sample(reservoir, batch_key, spec.batch_size)
         if step is not None:
-            batch = bootstrapped(network, last_params, batch, step)
+            batch = bootstrapped(network, last_params, batch, step, spec.keep_negative)
         value, gradient = jax.value_and_grad(loss_value, argnums=3)(
             network, spec.exponent, loss, params, batch, iteration
         )
@@ -302,17 +306,23 @@ def bootstrap_step(exponent: float, min_step: float, iteration: jax.Array) -> ja
     return jnp.maximum(min_step, (exponent + 1.0) / (iteration.astype(jnp.float32) + exponent))
 
 
-def bootstrapped(network: Network, params: Params, batch: Sample, step: jax.Array) -> Sample:
+def bootstrapped(
+    network: Network, params: Params, batch: Sample, step: jax.Array, keep_negative: bool = False
+) -> Sample:
     """Return the samples with cumulative targets: (1 - eta) [A(I, a)]_+ + eta r(a).
 
     The network stands for the memory of all earlier iterations. Its positive part makes the sum
-    that of CFR+, where an action whose advantage becomes positive is played at once.
+    that of CFR+, where an action whose advantage becomes positive is played at once. But bad
+    actions then have advantages of about eta r, however long they have been bad, which a network
+    must tell from 0 by its errors alone; with `keep_negative` A(I, a) stands in place of its
+    positive part, and they come near the mean of r.
 
     Args:
       network: B information states to [B, A].
       params: of the network after the last iteration, A.
       batch: samples r of this iteration with leading axis B.
       step: float32 eta in [0, 1].
+      keep_negative: whether A(I, a) below 0 is kept.
 
     Returns:
       The samples, with targets float32[B, A].
@@ -322,7 +332,9 @@ def bootstrapped(network: Network, params: Params, batch: Sample, step: jax.Arra
       VR-DeepDCFR+ (Xu et al., Deep (Predictive) Discounted Counterfactual Regret Minimization,
       2025).
     """
-    cumulative = jnp.maximum(network.apply(params, batch.packed), 0.0)
+    cumulative = network.apply(params, batch.packed)
+    if not keep_negative:
+        cumulative = jnp.maximum(cumulative, 0.0)
     target = (1.0 - step) * cumulative + step * batch.target.astype(jnp.float32)
     return batch._replace(target=target)
 
