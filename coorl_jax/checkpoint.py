@@ -35,6 +35,7 @@ PRETRAINED = Path("pretrained")
 
 _SHIPPED = Path(__file__).parent / "pretrained"  # a directory of policies, like a run's
 _CHECKSUMS = "checksums.json"
+_COMMITTED = "commit_success.txt"
 _READ_BYTES = 1 << 22
 
 
@@ -128,6 +129,10 @@ class CheckpointStore:
             )
             self._manager.wait_until_finished()
             path = self._path(step)
+            # Orbax reads these on object stores alone; they name the directory, and a checkpoint
+            # may be given away.
+            for file in list(path.rglob(_COMMITTED)):
+                file.unlink()
             replace_text(path / _CHECKSUMS, json.dumps(_checksums(path)))
         except Exception as error:
             # Orbax lets each of its backends' exceptions through: OSError, ValueError and others.

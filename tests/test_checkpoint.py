@@ -91,6 +91,18 @@ def test_refuses_other_shapes_dtypes_and_structures(directory, template, name):
             store.restore_latest(template, report=unexpected)
 
 
+def test_names_no_directory(directory):
+    """A checkpoint may be given away, and tells nothing of where it was written."""
+    state = make_state()
+    with CheckpointStore(directory) as store:
+        store.save(3, state, {"best": 1})
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    assert not [path for path in files if str(directory).encode() in path.read_bytes()]
+    with CheckpointStore(directory, read_only=True) as store:
+        chex.assert_trees_all_equal(store.restore(3, state).tree, state)
+
+
 def test_keeps_the_latest(directory):
     with CheckpointStore(directory, keep=2) as store:
         for step in (3, 6, 9, 12):

@@ -42,7 +42,11 @@ def test_it_beats_bots_that_know_the_game(agent):
         assert row["points_per_round"] > 30, row
 
 
-def test_it_is_small():
-    files = [file for file in PATH.rglob("*") if file.is_file()]
-    assert 0 < sum(file.stat().st_size for file in files) <= LARGEST
+def test_it_is_small_and_names_no_directory():
+    files = [file for file in PATH.glob("*/**/*") if file.is_file()]
+    contents = [file.read_bytes() for file in files]
+    assert 0 < sum(map(len, contents)) <= LARGEST
+    assert not [
+        file for file, content in zip(files, contents, strict=True) if b"/policies" in content
+    ]
     assert (PATH / "README.md").exists()
