@@ -56,7 +56,11 @@ def test_full_and_light_take_turns(full, light, due):
 
 @pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu", "large", "deep_cfr", "predecessor"])
 def test_opponents_of_presets_play_the_game(preset):
-    Schedule(config.from_config_dict(default.get_config(preset)), LostCities())
+    settings = config.from_config_dict(default.get_config(preset))
+    schedule = Schedule(settings, LostCities())
+    met = (settings.evaluation.opponents, settings.light_evaluation.opponents)
+    assert schedule.due(1) == "full"
+    assert {*met[0], *met[1]} <= set(agents.names(LostCities()))
 
 
 @pytest.mark.parametrize("preset", ["cpu", "deep_cfr", "predecessor"])
