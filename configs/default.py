@@ -5,9 +5,8 @@
 Presets: `smoke` shows in two to six minutes that everything works, `cpu` learns to beat all bots on
 a laptop, `gpu` is the same for a single accelerator, `large` has the biggest network, `deep_cfr` is
 Deep CFR as it was published, without values, and `predecessor` the workload of the program this one
-replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax
-finds. Any field can be given on the command line after the file, e.g.
-`--config.traversal.lanes=4096`.
+replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax finds. Any field can be
+given on the command line after the file, e.g. `--config.traversal.lanes=4096`.
 """
 
 import ml_collections
@@ -290,8 +289,8 @@ def _smoke(config: ml_collections.ConfigDict) -> None:
     """
     _value_network(config)
     config.name = "smoke"
-    config.iterations = 60
-    config.evaluation.every = 60
+    config.iterations = 80
+    config.evaluation.every = 80
     config.evaluation.pairs = 500
     config.evaluation.opponents = ("random", "discard_only", "heuristic_cautious")
     config.light_evaluation.every = 0
