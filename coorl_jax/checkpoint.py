@@ -31,7 +31,8 @@ POLICIES = "policies"
 BEST = "best"
 """Name of the directory of the best policies so far."""
 PRETRAINED = Path("pretrained")
-"""Stands for the agent that the package ships, wherever a run directory may be given."""
+"""Stands for the agent that the package ships, wherever a run directory may be given: one that has
+this name is given with more of its path."""
 
 _SHIPPED = Path(__file__).parent / "pretrained"  # a directory of policies, like a run's
 _CHECKSUMS = "checksums.json"

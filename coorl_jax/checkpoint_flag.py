@@ -24,7 +24,8 @@ def checked_paths() -> list[Path]:
     given = CHECKPOINT.value
     if not given or "" in given:
         raise ValueError(
-            f"--checkpoint: must be given, a run directory or one of its policies; e.g. {_EXAMPLE}"
+            "--checkpoint: must be given, a run directory, one of its policies or pretrained; "
+            f"e.g. {_EXAMPLE}"
         )
     paths = [Path(path) for path in given]
     if len(set(paths)) < len(paths):
