@@ -12,7 +12,7 @@ import pytest
 import tiny_trainer
 
 from configs import kuhn
-from coorl_jax import checkpoint, config, train
+from coorl_jax import checkpoint, config, training
 from coorl_jax.best import BestPolicies
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.checkpoint import CheckpointStore
@@ -72,7 +72,7 @@ def kept(run):
 
 def test_policies_that_beat_the_best_take_their_place(tmp_path, capsys):
     made = settings()
-    run = train.train(made, tmp_path / "run")
+    run = training.train(made, tmp_path / "run")
     network = make_network(made)
 
     def average(path, iteration):
@@ -125,7 +125,7 @@ def test_policies_that_beat_the_best_take_their_place(tmp_path, capsys):
 
 
 def test_without_a_gate_there_is_no_best(tmp_path, capsys):
-    run = train.train(settings(**{"gate.policy": "none", "iterations": 2}), tmp_path / "run")
+    run = training.train(settings(**{"gate.policy": "none", "iterations": 2}), tmp_path / "run")
     assert not (run / "best").exists()
     assert metrics(run)[-1].keys().isdisjoint({"gate/accepted", "gate/best_iteration"})
     assert "best" not in capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_without_a_gate_there_is_no_best(tmp_path, capsys):
 
 def test_only_full_evaluations_hold_a_test(tmp_path):
     made = settings(**{"evaluation.every": 4, "light_evaluation.every": 1})
-    run = train.train(made, tmp_path / "run")
+    run = training.train(made, tmp_path / "run")
     assert ["gate/accepted" in line for line in metrics(run)] == [1, 0, 0, 1, 0, 0, 0, 1]
 
 
@@ -141,9 +141,9 @@ def test_only_full_evaluations_hold_a_test(tmp_path):
 def test_kills_at_any_turn_or_write_leave_the_same_run(tmp_path, monkeypatch, seed):
     # Checkpoints after 1, 3, 6 and 8: the best ones are accepted in between.
     made = settings(**{"checkpoint.every": 3, "checkpoint.keep": 1})
-    whole = train.train(made, tmp_path / "whole")
+    whole = training.train(made, tmp_path / "whole")
     killed = tmp_path / "killed"
-    turn, save, rng = train._Training._turn, CheckpointStore.save, random.Random(seed)
+    turn, save, rng = training.Training._turn, CheckpointStore.save, random.Random(seed)
     kills = []
 
     def perhaps_killed(kind, work):
@@ -162,12 +162,12 @@ def test_kills_at_any_turn_or_write_leave_the_same_run(tmp_path, monkeypatch, se
     def perilous_save(self, step, tree, extra):
         perhaps_killed("write", lambda: save(self, step, tree, extra))
 
-    monkeypatch.setattr(train._Training, "_turn", perilous_turn)
+    monkeypatch.setattr(training.Training, "_turn", perilous_turn)
     monkeypatch.setattr(CheckpointStore, "save", perilous_save)
     finished = False
     while not finished and len(kills) < 100:
         try:
-            train.train(made, killed)
+            training.train(made, killed)
             finished = True
         except KilledError:
             pass
@@ -180,20 +180,20 @@ def test_kills_at_any_turn_or_write_leave_the_same_run(tmp_path, monkeypatch, se
 
 
 def test_an_earlier_state_finds_its_own_best(tmp_path, capsys):
-    whole = train.train(settings(), tmp_path / "whole")
-    run = train.train(settings(iterations=7), tmp_path / "run")
+    whole = training.train(settings(), tmp_path / "whole")
+    run = training.train(settings(iterations=7), tmp_path / "run")
     assert kept(run).step == 7
     state = len(iteration_lib.STAGES) * 7
     (run / "checkpoints" / str(state) / "tree" / "manifest.ocdbt").write_bytes(b"")
-    train.train(settings(), run)
+    training.train(settings(), run)
     assert "lost" not in capsys.readouterr().out
     assert metrics(run) == metrics(whole)
 
 
 def test_where_the_best_is_damaged_the_one_before_stands_in(tmp_path, capsys):
-    run = train.train(settings(iterations=7), tmp_path / "run")
+    run = training.train(settings(iterations=7), tmp_path / "run")
     (run / "best" / "7" / "tree" / "manifest.ocdbt").write_bytes(b"")
-    train.train(settings(), run)
+    training.train(settings(), run)
     out = capsys.readouterr().out
     assert f"WARNING: {run}/best/7: the checkpoint is damaged" in out
     assert (
@@ -205,9 +205,9 @@ def test_where_the_best_is_damaged_the_one_before_stands_in(tmp_path, capsys):
 
 
 def test_where_no_best_is_left_the_next_is_kept_without_a_test(tmp_path, capsys):
-    run = train.train(settings(iterations=7), tmp_path / "run")
+    run = training.train(settings(iterations=7), tmp_path / "run")
     (run / "best").rename(tmp_path / "moved")
-    train.train(settings(), run)
+    training.train(settings(), run)
     assert "are lost; the next ones are kept without a test\n" in capsys.readouterr().out
     assert metrics(run)[-1] == metrics(run)[-1] | {"gate/accepted": 1, "gate/best_iteration": 8}
     assert "gate/points_per_round" not in metrics(run)[-1]
@@ -215,9 +215,9 @@ def test_where_no_best_is_left_the_next_is_kept_without_a_test(tmp_path, capsys)
 
 
 def test_another_policy_may_be_tested_from_now_on(tmp_path):
-    run = train.train(settings(iterations=4), tmp_path / "run")
+    run = training.train(settings(iterations=4), tmp_path / "run")
     assert kept(run).extra["gate"]["policy"] == "average"
-    train.train(settings(iterations=5, **{"gate.policy": "current"}), run)
+    training.train(settings(iterations=5, **{"gate.policy": "current"}), run)
     # Of this trainer both are the same parameters, which mean something else.
     latest = kept(run)
     assert latest.step == metrics(run)[-1]["gate/best_iteration"]

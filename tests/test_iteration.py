@@ -24,7 +24,7 @@ from trainers import (
 )
 
 from configs import default
-from coorl_jax import config, train, trained_agent
+from coorl_jax import config, trained_agent, training
 from coorl_jax.agents.uniform import Uniform
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.cfr import reservoir
@@ -257,7 +257,7 @@ def test_a_run_has_the_metrics_by_their_names(tmp_path, monkeypatch):
             "gate.pairs": 1000,
         }
     )
-    run_path = train.train(settings, tmp_path / "run")
+    run_path = training.train(settings, tmp_path / "run")
     lines = [json.loads(line) for line in (run_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [1, 2, 3]
     evaluations = {

@@ -53,13 +53,14 @@ FLOORS = {
     "common_flags": 8,
     "trained_agent": 8,
     "benchmarks": 8,
-    "train": 9,
-    "evaluate": 9,
-    "tournament": 9,
-    "variance": 9,
-    "replay": 9,
-    "study": 9,
-    "bench": 9,
+    "training": 9,
+    "train": 10,
+    "evaluate": 10,
+    "tournament": 10,
+    "variance": 10,
+    "replay": 10,
+    "study": 10,
+    "bench": 10,
 }
 
 # Libraries that one module wraps for all others.

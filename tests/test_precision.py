@@ -16,7 +16,7 @@ from test_networks import CARDS, SMALL, some_states
 from trainers import SETTINGS, advance, kuhn_settings
 
 from configs import leduc
-from coorl_jax import config, train, trained_agent
+from coorl_jax import config, trained_agent, training
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.cfr.iteration import Trainer
 from coorl_jax.checkpoint import CheckpointStore
@@ -240,7 +240,7 @@ def test_a_run_in_bfloat16_goes_on_as_if_it_had_not_stopped(tmp_path, monkeypatc
         for iterations in lengths:
             # All that an iteration can have is in every one, as the last one differs otherwise.
             values = {"iterations": iterations, "evaluation.every": 1, "checkpoint.every": 1}
-            runs[name] = train.train(config.override(base, values), tmp_path / name)
+            runs[name] = training.train(config.override(base, values), tmp_path / name)
     lines = lines_of(runs["whole"])
     assert lines == lines_of(runs["stopped"])
     assert len(lines) == 4
@@ -252,7 +252,7 @@ def test_a_run_in_bfloat16_goes_on_as_if_it_had_not_stopped(tmp_path, monkeypatc
         assert lines[-1][f"eval/nash_conv/{policy}"] == pytest.approx(found[policy], rel=1e-6)
     # A run in float32 differs, if not by much in so few updates.
     other = config.override(base, precisions(*["float32"] * 3) | {"iterations": 1})
-    (line,) = lines_of(train.train(other, tmp_path / "float32"))
+    (line,) = lines_of(training.train(other, tmp_path / "float32"))
     assert (
         0 < abs(line["loss/advantage"] - lines[0]["loss/advantage"]) < 0.05 * line["loss/advantage"]
     )
@@ -269,7 +269,7 @@ def test_skipped_steps_of_all_networks_add_up(tmp_path, monkeypatch):
 
     monkeypatch.setattr(iteration_lib, "fit_networks", skipping)
     settings = config.override(SETTINGS["baseline"], {"iterations": 2, "evaluation.every": 0})
-    lines = lines_of(train.train(settings, tmp_path / "run"))
+    lines = lines_of(training.train(settings, tmp_path / "run"))
     assert [line["precision/nonfinite_steps"] for line in lines] == [7, 7]
 
 

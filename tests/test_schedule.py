@@ -11,7 +11,7 @@ import tiny_trainer
 import trainers
 
 from configs import default
-from coorl_jax import agents, config, train
+from coorl_jax import agents, config, training
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.evaluation.schedule import Schedule
 from coorl_jax.games.lost_cities import LostCities
@@ -132,7 +132,7 @@ def test_metrics_have_the_evaluation_that_was_due(monkeypatch, tmp_path):
             "light_evaluation.policies": ("current",),
         }
     )
-    path = train.train(settings, tmp_path / "run")
+    path = training.train(settings, tmp_path / "run")
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     met = [{name.split("/")[2] for name in line if name.startswith("eval/")} for line in lines]
     assert met == [{"average"}, {"current"}, {"average"}, {"current"}, {"average"}]
@@ -141,7 +141,7 @@ def test_metrics_have_the_evaluation_that_was_due(monkeypatch, tmp_path):
 def test_no_deck_of_training_is_met_again(monkeypatch, tmp_path):
     """Decks of 18 cards, which are never the same by chance, of a real run."""
     decks, stage = collections.defaultdict(list), [""]
-    init, turn = LostCities.init, train._Training._turn
+    init, turn = LostCities.init, training.Training._turn
 
     def recording_init(self, key):
         state = init(self, key)
@@ -154,7 +154,7 @@ def test_no_deck_of_training_is_met_again(monkeypatch, tmp_path):
         jax.effects_barrier()
 
     monkeypatch.setattr(LostCities, "init", recording_init)
-    monkeypatch.setattr(train._Training, "_turn", noted_turn)
+    monkeypatch.setattr(training.Training, "_turn", noted_turn)
     rules = {"colors": 3, "ranks": 5, "wagers": 1, "hand_size": 4, "max_discard_draws": 2}
     settings = lost_cities_settings(
         **{f"game.{name}": value for name, value in rules.items()},
@@ -162,7 +162,7 @@ def test_no_deck_of_training_is_met_again(monkeypatch, tmp_path):
         **{"evaluation.pairs": 16, "light_evaluation.every": 0, "gate.policy": "average"},
         **{"gate.pairs": 100, "network.kind": "mlp", "checkpoint.every": 100},
     )
-    train.train(settings, tmp_path / "run")
+    training.train(settings, tmp_path / "run")
 
     def of(stage, *iterations):
         return [{*decks[f"{stage} {iteration}"]} for iteration in iterations]

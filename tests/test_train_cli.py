@@ -18,7 +18,7 @@ import pytest
 import rich.console
 
 from configs import default, kuhn
-from coorl_jax import config, train
+from coorl_jax import config, training
 from coorl_jax import progress as progress_lib
 from coorl_jax.cfr import iteration as iteration_lib
 from coorl_jax.checkpoint import CheckpointStore
@@ -87,7 +87,7 @@ def _no_cache(monkeypatch):
 
 class TestLoop:
     def test_lines_checkpoints_and_policies(self, tiny, tmp_path, capsys):
-        run = train.train(settings(iterations=5, **{"checkpoint.every": 3}), tmp_path / "run")
+        run = training.train(settings(iterations=5, **{"checkpoint.every": 3}), tmp_path / "run")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5]
         # After the first, every second and the last iteration; every third.
@@ -108,7 +108,7 @@ class TestLoop:
     def test_nothing_compiles_after_the_second_iteration(self, tiny, tmp_path):
         jax.clear_caches()
         gate = {"gate.policy": "average", "gate.pairs": 100}
-        run = train.train(settings(iterations=6, **gate), tmp_path / "run")
+        run = training.train(settings(iterations=6, **gate), tmp_path / "run")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert lines[0]["compilations"] > 0
         assert [line["compilations"] for line in lines[2:]] == [0, 0, 0, 0]
@@ -120,20 +120,20 @@ class TestLoop:
         with pytest.raises(
             ValueError, match=r"config\.evaluation\.nash_conv=True: .*too many to enumerate"
         ):
-            train.train(made, tmp_path / "run")
+            training.train(made, tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
     def test_evaluation_can_be_switched_off(self, tiny, tmp_path):
-        run = train.train(settings(**{"evaluation.every": 0}), tmp_path / "run")
+        run = training.train(settings(**{"evaluation.every": 0}), tmp_path / "run")
         assert "eval/" not in (run / "metrics.jsonl").read_text()
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_stops_after_any_turns_leave_the_same_run(self, tiny, tmp_path, monkeypatch, seed):
         gate = {"gate.policy": "average", "gate.pairs": 100}
         made = settings(**{"checkpoint.every": 2, "light_evaluation.every": 1} | gate)
-        whole = train.train(made, tmp_path / "whole")
+        whole = training.train(made, tmp_path / "whole")
         stopped = tmp_path / "stopped"
-        turn, rng, stops = train._Training._turn, random.Random(seed), []
+        turn, rng, stops = training.Training._turn, random.Random(seed), []
 
         def perhaps_stop_after_turn(self, name, iteration, work):
             turn(self, name, iteration, work)
@@ -141,9 +141,9 @@ class TestLoop:
                 stops.append((iteration, name))
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        monkeypatch.setattr(train._Training, "_turn", perhaps_stop_after_turn)
+        monkeypatch.setattr(training.Training, "_turn", perhaps_stop_after_turn)
         while len(stops) < 50 and (not stopped.exists() or len(metrics(stopped)) < 4):
-            train.train(made, stopped)
+            training.train(made, stopped)
         assert len({name for _, name in stops}) >= 4
         assert metrics(stopped) == metrics(whole)
         assert best(stopped) == best(whole)
@@ -152,41 +152,41 @@ class TestLoop:
 
     def test_longer_run_goes_on_from_the_shorter(self, tiny, tmp_path):
         short = settings(iterations=2)
-        train.train(short, tmp_path / "run")
-        run = train.train(config.override(short, {"iterations": 4}), tmp_path / "run")
-        whole = train.train(settings(iterations=4), tmp_path / "whole")
+        training.train(short, tmp_path / "run")
+        run = training.train(config.override(short, {"iterations": 4}), tmp_path / "run")
+        whole = training.train(settings(iterations=4), tmp_path / "whole")
         assert metrics(run) == metrics(whole)
 
     def test_finished_run_stays_as_it_is(self, tiny, tmp_path):
-        run = train.train(settings(), tmp_path / "run")
+        run = training.train(settings(), tmp_path / "run")
         before = (run / "metrics.jsonl").read_text()
-        train.train(settings(), run)
+        training.train(settings(), run)
         assert (run / "metrics.jsonl").read_text() == before
 
     def test_damaged_latest_checkpoint_costs_only_what_came_after(self, tiny, tmp_path, capsys):
-        whole = train.train(settings(), tmp_path / "whole")
-        run = train.train(settings(iterations=3), tmp_path / "run")
+        whole = training.train(settings(), tmp_path / "whole")
+        run = training.train(settings(iterations=3), tmp_path / "run")
         (run / "checkpoints" / "12" / "tree" / "manifest.ocdbt").write_bytes(b"")
-        train.train(settings(), run)
+        training.train(settings(), run)
         assert "WARNING: " in capsys.readouterr().out
         assert metrics(run) == metrics(whole)
 
     def test_missing_checkpoints_are_refused_and_nothing_lost(self, tiny, tmp_path):
-        run = train.train(settings(), tmp_path / "run")
+        run = training.train(settings(), tmp_path / "run")
         before = (run / "metrics.jsonl").read_text()
         for step in (run / "checkpoints").iterdir():
             step.rename(tmp_path / step.name)
         with pytest.raises(ValueError, match="holds no whole checkpoint"):
-            train.train(settings(), run)
+            training.train(settings(), run)
         assert (run / "metrics.jsonl").read_text() == before
 
     def test_checkpoint_of_another_network_is_refused(self, tiny, tmp_path):
-        run = train.train(settings(), tmp_path / "run")
-        other = train.train(settings(**{"network.width": 16}), tmp_path / "other")
+        run = training.train(settings(), tmp_path / "run")
+        other = training.train(settings(**{"network.width": 16}), tmp_path / "other")
         (run / "checkpoints").rename(tmp_path / "mine")
         (other / "checkpoints").rename(run / "checkpoints")
         with pytest.raises(ValueError, match=r"params/0/.*bias is float32\[16\] in the checkpoint"):
-            train.train(settings(), run)
+            training.train(settings(), run)
 
     def test_second_interrupt_stops_at_once(self, tiny, tmp_path, monkeypatch):
         def interrupt_twice(self):
@@ -194,9 +194,9 @@ class TestLoop:
             os.kill(os.getpid(), signal.SIGINT)
 
         before = signal.getsignal(signal.SIGINT)
-        monkeypatch.setattr(train._Training, "_run_stage", interrupt_twice)
+        monkeypatch.setattr(training.Training, "_run_stage", interrupt_twice)
         with pytest.raises(KeyboardInterrupt):
-            train.train(settings(), tmp_path / "run")
+            training.train(settings(), tmp_path / "run")
         # Not necessarily Python's own: a shell's background processes ignore the signal.
         assert signal.getsignal(signal.SIGINT) is before
 
@@ -205,9 +205,9 @@ class TestLoop:
 def test_real_trainer_resumes_bit_for_bit(tmp_path, scheme):
     """4 iterations = 2 + restart + 2, memories, optimisers and metrics included."""
     made = settings(iterations=4, **{"traversal.scheme": scheme})
-    whole = train.train(made, tmp_path / "whole")
-    train.train(config.override(made, {"iterations": 2}), tmp_path / "run")
-    run = train.train(made, tmp_path / "run")
+    whole = training.train(made, tmp_path / "whole")
+    training.train(config.override(made, {"iterations": 2}), tmp_path / "run")
+    run = training.train(made, tmp_path / "run")
     trainer = iteration_lib.Trainer(made)
     chex.assert_trees_all_equal(last_state(run, trainer), last_state(whole, trainer))
     assert metrics(run) == metrics(whole)
@@ -291,14 +291,14 @@ def test_interrupt_leaves_a_checkpoint_although_nobody_reads_the_output_any_more
 def test_request_to_stop_counts_while_jax_is_being_loaded(tmp_path):
     run = tmp_path / "run"
     program = (
-        "import os, signal, sys; from coorl_jax import train; from coorl_jax.signals import "
+        "import os, signal, sys; from coorl_jax import training; from coorl_jax.signals import "
         "StopRequest; enter = StopRequest.__enter__\n"
         "def enter_and_interrupt(self):\n"
         "    assert 'jax' not in sys.modules\n"
         "    enter(self); os.kill(os.getpid(), signal.SIGINT); return self\n"
         "StopRequest.__enter__ = enter_and_interrupt\n"
         "from configs import kuhn; from coorl_jax import config; import pathlib\n"
-        "train.train(config.from_config_dict(kuhn.get_config()), pathlib.Path(sys.argv[1]))\n"
+        "training.train(config.from_config_dict(kuhn.get_config()), pathlib.Path(sys.argv[1]))\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", program, run],

@@ -40,6 +40,8 @@ class TinyState(NamedTuple):
 class TinyTrainer:
     """Every stage draws numbers that depend on all that came before."""
 
+    stages = STAGES
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.network = make_network(settings)

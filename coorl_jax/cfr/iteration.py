@@ -82,6 +82,8 @@ class Trainer:
       ValueError: for rules that make no game, or a network that cannot read it.
     """
 
+    stages = STAGES
+
     def __init__(self, settings: Settings):
         self.settings = settings
         self.network = make_network(settings)
