@@ -36,7 +36,10 @@ def _base() -> ml_collections.ConfigDict:
     config.name = "lost-cities"
     # Seed of every random number of the run.
     config.seed = 0
-    # CFR iterations until the run ends.
+    # cfr (Deep CFR) or ppo (proximal policy optimisation: the control, and what learns to exploit a
+    # fixed player).
+    config.algorithm = "cfr"
+    # Iterations until the run ends.
     config.iterations = 200
     # Points that make one unit of utility: advantages are learnt in these units.
     config.utility_scale = 50.0
@@ -185,6 +188,42 @@ def _base() -> ml_collections.ConfigDict:
     # one decision later.
     value.trace_decay = 0.9
 
+    # The algorithm ppo; all sections from traversal to value but the precision are those of cfr.
+    config.ppo = ppo = ml_collections.ConfigDict()
+    # Rounds that advance together.
+    ppo.lanes = 256
+    # Decisions of an iteration in each of them, both players together; a multiple of 4.
+    ppo.decisions = 32
+    # Passes over an iteration's decisions.
+    ppo.epochs = 2
+    # Gradient steps of each.
+    ppo.minibatches = 8
+    # Adam's learning rate in the first iteration.
+    ppo.learning_rate = 1e-3
+    # Iterations after which it is half of that, as for the advantage network; 0 = it stays.
+    ppo.decay_iterations = 0
+    # Largest norm of either network's gradient; longer ones are scaled down.
+    ppo.gradient_clip = 1.0
+    # How far the probability ratio of an action may pay to leave 1.
+    ppo.clip = 0.2
+    # Lambda in [0, 1] of advantages and values: 1 = the utilities that rounds end with, 0 = the
+    # value network's opinion one decision later.
+    ppo.trace_decay = 0.95
+    # Weight of the policy's entropy, nats.
+    ppo.entropy = 0.01
+    # Weight of the divergence KL(policy, reference); the reference is the policy as it was after
+    # the last iteration that is a multiple of reference_every, or the first one.
+    ppo.reference_kl = 0.0
+    ppo.reference_every = 20
+    # The policy `average` has a moving average of the parameters, of which this share is kept in
+    # every iteration.
+    ppo.average_decay = 0.98
+    # Whom it meets: itself, or a fixed player, a bot or a trained agent as in `tournament`.
+    ppo.opponent = "itself"
+    # What it begins with: scratch (new parameters), or the average policy and the values of a
+    # trained agent with the same networks, by its directory.
+    ppo.start = "scratch"
+
     config.mixture = mixture = ml_collections.ConfigDict()
     # Iterations whose advantage networks are kept for the policy `mixture`, a random choice of all
     # once there are more; 0 = none.
@@ -195,7 +234,7 @@ def _base() -> ml_collections.ConfigDict:
     evaluation.every = 20
     # Deals per opponent and policy, each played twice with the seats swapped.
     evaluation.pairs = 1000
-    # Fixed players to meet.
+    # Fixed players to meet: bots, or `opponent` for the one of ppo.opponent.
     evaluation.opponents = (
         "random",
         "discard_only",
@@ -340,6 +379,25 @@ def _deep_cfr(config: ml_collections.ConfigDict) -> None:
     """
 
 
+def _ppo(config: ml_collections.ConfigDict) -> None:
+    """Learn by PPO in self-play: the control, with the networks and evaluations of `cpu`."""
+    _cpu(config)
+    config.name = "ppo"
+    config.algorithm = "ppo"
+
+
+def _exploit(config: ml_collections.ConfigDict) -> None:
+    """Learn by PPO to answer the fixed player `ppo.opponent`."""
+    _ppo(config)
+    config.name = "exploit"
+    config.ppo.opponent = "pretrained:current"
+    config.ppo.start = "pretrained"
+    config.evaluation.opponents = ("opponent",)
+    config.light_evaluation.opponents = ("opponent",)
+    config.evaluation.diagnostics = "light"
+    config.gate.policy = "none"
+
+
 def _large(config: ml_collections.ConfigDict) -> None:
     """Train a perceptron of six layers of 1024 units by `deep_cfr`, on a large accelerator."""
     config.name = "large"
@@ -396,6 +454,8 @@ _PRESETS = {
     "gpu": _gpu,
     "large": _large,
     "deep_cfr": _deep_cfr,
+    "ppo": _ppo,
+    "exploit": _exploit,
     "predecessor": _predecessor,
 }
 

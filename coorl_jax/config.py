@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import ml_collections
 
 from coorl_jax.fields import Choice, Rule
-from coorl_jax.settings import GAME_NAME, GameSettings, Settings
+from coorl_jax.settings import GAME_NAME, OPPONENT, SELF_PLAY, GameSettings, Settings
 
 # What a resumed run may change, as patterns.
 _MAY_CHANGE = (
@@ -179,6 +179,9 @@ def _check_together(settings: Settings) -> None:
         _require_networks_per_player(settings)
     if settings.mixture.capacity == 0:
         _require_no_mixture(settings)
+    if settings.algorithm == "ppo":
+        _check_ppo(settings)
+    _check_opponent(settings)
     if settings.gate.policy == "mixture" and settings.gate.pairs < _MIXTURE_PAIRS:
         raise ConfigError(
             f"config.gate.pairs={settings.gate.pairs}: must be at least {_MIXTURE_PAIRS} with "
@@ -207,6 +210,39 @@ def _require_no_mixture(settings: Settings) -> None:
             raise ConfigError(
                 f"config.mixture.capacity=0: must be at least 1 where config.{field} has mixture; "
                 "e.g. 1000"
+            )
+
+
+def _check_ppo(settings: Settings) -> None:
+    """Refuse what the algorithm ppo does not have, and sizes that do not go with each other."""
+    ppo = settings.ppo
+    if ppo.decisions % 4:
+        raise ConfigError(f"config.ppo.decisions={ppo.decisions}: must be a multiple of 4; e.g. 32")
+    if (ppo.lanes * ppo.decisions) % ppo.minibatches:
+        raise ConfigError(
+            f"config.ppo.minibatches={ppo.minibatches}: must divide the decisions of an iteration, "
+            f"lanes * decisions = {ppo.lanes * ppo.decisions}; e.g. 8"
+        )
+    if settings.network.per_player:
+        raise ConfigError(
+            "config.network.per_player=True: must be False with config.algorithm=ppo, which has "
+            "one network for both seats; e.g. False"
+        )
+    if settings.mixture.capacity:
+        raise ConfigError(
+            f"config.mixture.capacity={settings.mixture.capacity}: must be 0 with "
+            "config.algorithm=ppo, which keeps no policies of iterations; e.g. 0"
+        )
+
+
+def _check_opponent(settings: Settings) -> None:
+    """Refuse an opponent that is not there to be met, or is itself."""
+    has_opponent = settings.algorithm == "ppo" and settings.ppo.opponent != SELF_PLAY
+    for section in ("evaluation", "light_evaluation"):
+        if OPPONENT in getattr(settings, section).opponents and not has_opponent:
+            raise ConfigError(
+                f"config.{section}.opponents: must have no {OPPONENT!r} without a fixed player in "
+                "config.ppo.opponent; e.g. --config.ppo.opponent=pretrained:current"
             )
 
 

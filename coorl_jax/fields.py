@@ -91,6 +91,19 @@ class Name:
 
 
 @dataclasses.dataclass(frozen=True)
+class Player:
+    """A word that names a player or a directory: anything without commas and blanks."""
+
+    example: str
+
+    def parse(self, value: Any) -> str:
+        """Return the value, or raise ValueError with the rule."""
+        if not isinstance(value, str) or not re.fullmatch(r"[^\s,]+", value):
+            raise ValueError("must be a word without commas and blanks")
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
 class Names:
     """A non-empty tuple of distinct words, each accepted by `item`; commas separate too."""
 

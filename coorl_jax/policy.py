@@ -216,15 +216,16 @@ def make_policies(
     Args:
       settings: of the run.
       network: from `make_network`.
-      parameters: "current", the advantage network's, and "average", those of the network fitted
-        to the average policy, one tree for both seats or one for each; and, if the run keeps the
-        policies of its iterations, "mixture", the `params` and `weights` of a `MixturePolicy`.
-        Anything else is passed over.
+      parameters: "current", the advantage network's (with the algorithm ppo, that of the logits),
+        and "average", those of the network fitted to the average policy, one tree for both seats or
+        one for each; and, if the run keeps the policies of its iterations, "mixture", the `params`
+        and `weights` of a `MixturePolicy`. Anything else is passed over.
     """
-    advantage = PolicySpec("advantage", settings.traversal.fallback)
+    advantage, logits = PolicySpec("advantage", settings.traversal.fallback), PolicySpec("strategy")
+    current = logits if settings.algorithm == "ppo" else advantage
     policies: dict[str, AnyPolicy] = {
-        "current": NetworkPolicy(network, advantage, parameters["current"]),
-        "average": NetworkPolicy(network, PolicySpec("strategy"), parameters["average"]),
+        "current": NetworkPolicy(network, current, parameters["current"]),
+        "average": NetworkPolicy(network, logits, parameters["average"]),
     }
     if "mixture" in parameters:
         policies["mixture"] = MixturePolicy(network, advantage, **parameters["mixture"])

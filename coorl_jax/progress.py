@@ -21,6 +21,7 @@ _PHASES = {
     "value_train_seconds": "value",
     "advantage_train_seconds": "advantage",
     "strategy_train_seconds": "strategy",
+    "update_seconds": "updates",
     "evaluation_seconds": "evaluation",
     "gate_seconds": "gate",
     "checkpoint_seconds": "checkpoint",

@@ -9,11 +9,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal, TypeAlias
 
-from coorl_jax.fields import Choice, Integer, Name, Names, Real
+from coorl_jax.fields import Choice, Integer, Name, Names, Player, Real
 
 GAME_NAME = Name("lost_cities")
 _OPPONENTS = Names(Name("random"), example=("random", "discard_only"))
 _POLICIES = Names(Choice(("current", "average", "mixture")), example=("current", "average"))
+
+OPPONENT = "opponent"
+"""What evaluations call the fixed player of `ppo.opponent`."""
+SELF_PLAY = "itself"
+"""The value of `ppo.opponent` for none."""
+FROM_SCRATCH = "scratch"
+"""The value of `ppo.start` for new parameters."""
 
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 """In which a network computes, see `networks.Network`."""
@@ -124,6 +131,27 @@ class ValueSettings(FitSettings):
 
 
 @dataclasses.dataclass(frozen=True)
+class PpoSettings:
+    """How the control learns; in place of all between `traversal` and `mixture`."""
+
+    lanes: Annotated[int, Integer(2, example=512, high=2**24)]
+    decisions: Annotated[int, Integer(4, example=32, high=2**16)]
+    epochs: Annotated[int, Integer(1, example=2, high=1000)]
+    minibatches: Annotated[int, Integer(1, example=8, high=2**16)]
+    learning_rate: Annotated[float, Real(above=0.0, example=1e-3)]
+    decay_iterations: Annotated[int, Integer(0, example=300)]
+    gradient_clip: Annotated[float, Real(above=0.0, example=1.0)]
+    clip: Annotated[float, Real(above=0.0, example=0.2)]
+    trace_decay: Annotated[float, Real(low=0.0, high=1.0, example=0.95)]
+    entropy: Annotated[float, Real(low=0.0, high=100.0, example=0.01)]
+    reference_kl: Annotated[float, Real(low=0.0, high=100.0, example=0.1)]
+    reference_every: Annotated[int, Integer(1, example=20)]
+    average_decay: Annotated[float, Real(low=0.0, high=1.0, example=0.99)]
+    opponent: Annotated[str, Player("pretrained:current")]
+    start: Annotated[str, Player("pretrained")]
+
+
+@dataclasses.dataclass(frozen=True)
 class MixtureSettings:
     """Which iterations' policies are kept, to be drawn from."""
 
@@ -181,6 +209,7 @@ class Settings:
     preset: Annotated[str, Name("cpu")]
     name: Annotated[str, Name("lost-cities")]
     seed: Annotated[int, Integer(0, example=0)]
+    algorithm: Literal["cfr", "ppo"]
     iterations: Annotated[int, Integer(1, example=200)]
     utility_scale: Annotated[float, Real(above=0.0, example=50.0)]
     game: GameSettings
@@ -191,6 +220,7 @@ class Settings:
     advantage: AdvantageSettings
     strategy: StrategySettings
     value: ValueSettings
+    ppo: PpoSettings
     mixture: MixtureSettings
     evaluation: FullEvaluationSettings
     light_evaluation: EvaluationSettings

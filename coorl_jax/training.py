@@ -16,6 +16,7 @@ from coorl_jax import progress as progress_lib
 from coorl_jax import rundir
 from coorl_jax.metrics import MetricsWriter, read, timed
 from coorl_jax.progress import Progress, best_line, evaluation_lines, tell
+from coorl_jax.settings import FROM_SCRATCH, SELF_PLAY
 from coorl_jax.signals import StopRequest
 
 # What loads jax is imported where it is used, so that mistakes are answered at once.
@@ -99,14 +100,14 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
     """Train as `train` does, until asked to stop."""
     from coorl_jax import runtime
     from coorl_jax.best import BestPolicies
-    from coorl_jax.cfr.iteration import Trainer
     from coorl_jax.checkpoint import CheckpointStore
     from coorl_jax.evaluation.schedule import Schedule
 
     rundir.check_resume(workdir, settings)
     runtime.configure()
-    learner = Trainer(settings)
-    schedule = Schedule(settings, learner.game)
+    opponent = _opponent(settings)
+    learner = _learner(settings, opponent)
+    schedule = Schedule(settings, learner.game, opponent)
 
     keep = settings.checkpoint
     with (
@@ -141,6 +142,42 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
         completed = training.run(stop)
     _tell_outcome(run, settings, completed)
     return run.path
+
+
+def _opponent(settings: config_lib.Settings) -> AnyPolicy | None:
+    """Return the fixed player that the run learns to answer, if there is one."""
+    from coorl_jax import trained_agent
+    from coorl_jax.policy import make_network
+
+    spec = settings.ppo.opponent
+    if settings.algorithm != "ppo" or spec == SELF_PLAY:
+        return None
+    game = make_network(settings).game
+    _, players = trained_agent.players([spec], "--config.ppo.opponent", game)
+    return players[spec]
+
+
+def _learner(settings: config_lib.Settings, opponent: AnyPolicy | None) -> Learner:
+    """Return what learns by the algorithm of the settings."""
+    from coorl_jax import trained_agent
+    from coorl_jax.cfr.iteration import Trainer
+    from coorl_jax.ppo.trainer import PpoTrainer, Start
+
+    if settings.algorithm == "cfr":
+        return Trainer(settings)
+    path = settings.ppo.start
+    if path == FROM_SCRATCH:
+        return PpoTrainer(settings, opponent)
+    flag = "--config.ppo.start"
+    theirs, restored = trained_agent.restore(Path(path), flag)
+    for field, (saved, own) in config_lib.differences(theirs, settings).items():
+        if field.startswith(("game.", "network.")) or field == "utility_scale":
+            raise ValueError(
+                f"{flag}={path}: must be an agent with the same game and networks, but has "
+                f"config.{field}={saved}, not {own}; e.g. --config.{field}={saved}"
+            )
+    (policy,), value = restored.tree["average"], restored.tree.get("value")
+    return PpoTrainer(settings, opponent, Start(policy, value[0] if value else None))
 
 
 class Training:

@@ -14,16 +14,23 @@ from coorl_jax import agents
 from coorl_jax.evaluation import suite
 from coorl_jax.games.game import Game
 from coorl_jax.policy import AnyPolicy
-from coorl_jax.settings import EvaluationSettings, Settings
+from coorl_jax.settings import OPPONENT, EvaluationSettings, Settings
 
 Evaluation = Literal["full", "light"]
+
+_SECTIONS: dict[Evaluation, str] = {"full": "evaluation", "light": "light_evaluation"}
 
 
 class Schedule:
     """The evaluations of a run."""
 
-    def __init__(self, settings: Settings, game: Game) -> None:
+    def __init__(self, settings: Settings, game: Game, opponent: AnyPolicy | None = None) -> None:
         """Prepare the evaluations.
+
+        Args:
+          settings: of the run.
+          game: the rules.
+          opponent: the player that they call `opponent`, if they have one.
 
         Raises:
           ValueError: for opponents that do not play the game or are the same, or an exact NashConv
@@ -32,12 +39,11 @@ class Schedule:
         self._settings = settings
         self._game = game
         self._specs: dict[Evaluation, EvaluationSettings] = {
-            "full": settings.evaluation,
-            "light": settings.light_evaluation,
+            name: getattr(settings, section) for name, section in _SECTIONS.items()
         }
-        self._opponents: dict[Evaluation, dict[str, AnyPolicy]] = {
-            "full": _opponents("evaluation", settings.evaluation.opponents, game),
-            "light": _opponents("light_evaluation", settings.light_evaluation.opponents, game),
+        self._opponents = {
+            name: _opponents(section, self._specs[name].opponents, game, opponent)
+            for name, section in _SECTIONS.items()
         }
         if settings.evaluation.nash_conv:
             try:
@@ -86,11 +92,16 @@ class Schedule:
         return metrics
 
 
-def _opponents(section: str, names: tuple[str, ...], game: Game) -> dict[str, AnyPolicy]:
+def _opponents(
+    section: str, names: tuple[str, ...], game: Game, opponent: AnyPolicy | None
+) -> dict[str, AnyPolicy]:
     """Return opponents by the names that they have in the metrics."""
     try:
         opponents: dict[str, AnyPolicy] = {
-            agents.canonical(name): agents.make(name, game) for name in names
+            agents.canonical(name): opponent
+            if name == OPPONENT and opponent is not None
+            else agents.make(name, game)
+            for name in names
         }
     except ValueError as error:
         raise ValueError(f"config.{section}.opponents: {error}") from error

@@ -1,0 +1,192 @@
+"""The updates of PPO: epochs of minibatches over one iteration's decisions.
+
+N decisions, M of a minibatch, A actions, P packed bytes, W bytes of a whole state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from coorl_jax.cfr.lanes import pick
+from coorl_jax.networks import Network, Params, ValueNetwork, mask_illegal
+
+_TINY = 1e-8
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateSpec:
+    """How networks are updated; a static argument. The fields are those of `config.ppo`."""
+
+    epochs: int
+    minibatches: int
+    gradient_clip: float
+    clip: float
+    entropy: float
+    reference_kl: float
+
+
+class Decisions(NamedTuple):
+    """What is learnt from, leading axis N."""
+
+    packed: jax.Array  # uint8[P]
+    whole: jax.Array  # uint8[W]
+    legal: jax.Array  # bool[A]
+    action: jax.Array  # int32
+    log_probability: jax.Array  # float32, of the action when it was taken
+    advantage: jax.Array  # float32
+    value: jax.Array  # float32, what the value network is to learn
+    weight: jax.Array  # float32, 1, or 0 for a decision that is not learnt from
+
+
+class Learnt(NamedTuple):
+    """The networks with their optimisers."""
+
+    policy: Params
+    policy_optimizer: optax.OptState
+    value: Params
+    value_optimizer: optax.OptState
+
+
+class UpdateMetrics(NamedTuple):
+    """Means over the updates, float32, and a count."""
+
+    policy_loss: jax.Array
+    value_loss: jax.Array
+    entropy: jax.Array  # nats
+    kl: jax.Array  # of the new from the old policy, nats, estimated from the actions taken
+    clipped: jax.Array  # share of decisions whose ratio is out of bounds
+    skipped: jax.Array  # int32, updates skipped because a gradient was not finite
+
+
+def init(network: Network, value_network: ValueNetwork, spec: UpdateSpec, key: jax.Array) -> Learnt:
+    """Return new networks and optimisers; consumes the key."""
+    policy_key, value_key = jax.random.split(key)
+    return with_optimizers(network.init(policy_key), value_network.init(value_key), spec)
+
+
+def with_optimizers(policy: Params, value: Params, spec: UpdateSpec) -> Learnt:
+    """Return networks with new optimisers."""
+    optimizer = _optimizer(spec)
+    return Learnt(policy, optimizer.init(policy), value, optimizer.init(value))
+
+
+def update(
+    network: Network,
+    value_network: ValueNetwork,
+    spec: UpdateSpec,
+    learnt: Learnt,
+    reference: Params,
+    decisions: Decisions,
+    learning_rate: jax.Array,
+    key: jax.Array,
+) -> tuple[Learnt, UpdateMetrics]:
+    """Make all updates of an iteration.
+
+    An update whose gradient is not finite changes nothing and is counted.
+
+    Args:
+      network: gives logits.
+      value_network: gives values.
+      spec: how.
+      learnt: the networks so far.
+      reference: parameters of the policy that the new one is to stay close to.
+      decisions: leading axis N, a multiple of `spec.minibatches`.
+      learning_rate: float32.
+      key: consumed.
+
+    Returns:
+      The networks, and what was measured.
+
+    References:
+      Schulman et al., Proximal Policy Optimization Algorithms, 2017, eq. 7 and 9.
+    """
+    size = decisions.weight.shape[0]
+    optimizer = _optimizer(spec)
+    losses = (
+        jax.value_and_grad(_policy_loss, argnums=2, has_aux=True),
+        jax.value_and_grad(_value_loss, argnums=1),
+    )
+
+    def step(learnt: Learnt, chosen: jax.Array) -> tuple[Learnt, tuple[Any, ...]]:
+        batch = jax.tree.map(lambda leaf: leaf[chosen], decisions)
+        (policy_loss, about), policy_gradient = losses[0](
+            network, spec, learnt.policy, reference, batch
+        )
+        value_loss, value_gradient = losses[1](value_network, learnt.value, batch)
+
+        def improved(params: Params, state: optax.OptState, gradient: Params) -> Any:
+            changes, state = optimizer.update(gradient, state, params)
+            return optax.apply_updates(params, optax.tree.scale(learning_rate, changes)), state
+
+        new = Learnt(
+            *improved(learnt.policy, learnt.policy_optimizer, policy_gradient),
+            *improved(learnt.value, learnt.value_optimizer, value_gradient),
+        )
+        finite = jnp.isfinite(optax.tree.norm((policy_gradient, value_gradient)))
+        learnt = jax.tree.map(partial(jnp.where, finite), new, learnt)
+        return learnt, (policy_loss, value_loss, *about, ~finite)
+
+    def epoch(learnt: Learnt, key: jax.Array) -> tuple[Learnt, tuple[Any, ...]]:
+        order = jax.random.permutation(key, size).reshape(spec.minibatches, -1)
+        return jax.lax.scan(step, learnt, order)
+
+    learnt, (*means, skipped) = jax.lax.scan(epoch, learnt, jax.random.split(key, spec.epochs))
+    means = [jnp.mean(mean, where=~skipped) for mean in means]
+    return learnt, UpdateMetrics(*means, skipped=jnp.sum(skipped))
+
+
+def _policy_loss(
+    network: Network, spec: UpdateSpec, params: Params, reference: Params, batch: Decisions
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    """Return the loss of a minibatch; and entropy, KL from the old policy, share clipped."""
+    log_policy = _log_policy(network, params, batch)
+    ratio_log = pick(log_policy, batch.action) - batch.log_probability
+    ratio = jnp.exp(ratio_log)
+    advantage = _normalized(batch.advantage, batch.weight)
+    clipped = jnp.clip(ratio, 1.0 - spec.clip, 1.0 + spec.clip)
+    gain = _mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.weight)
+    policy = jnp.exp(log_policy)
+    entropy = -_mean(
+        jnp.sum(jnp.where(batch.legal, policy * log_policy, 0.0), axis=1), batch.weight
+    )
+    loss = -gain - spec.entropy * entropy
+    if spec.reference_kl:
+        log_ratio = log_policy - _log_policy(network, reference, batch)
+        distance = jnp.sum(jnp.where(batch.legal, policy * log_ratio, 0.0), axis=1)
+        loss += spec.reference_kl * _mean(distance, batch.weight)
+    # Never negative, and less noisy than the mean of -log r: http://joschu.net/blog/kl-approx.html
+    kl = _mean(ratio - 1.0 - ratio_log, batch.weight)
+    return loss, (entropy, kl, _mean(jnp.abs(ratio - 1.0) > spec.clip, batch.weight))
+
+
+def _value_loss(network: ValueNetwork, params: Params, batch: Decisions) -> jax.Array:
+    errors = network.apply(params, batch.whole)[:, 0] - batch.value
+    return _mean(jnp.square(errors), batch.weight)
+
+
+def _log_policy(network: Network, params: Params, batch: Decisions) -> jax.Array:
+    logits = mask_illegal(network.apply(params, batch.packed), batch.legal)
+    return jax.nn.log_softmax(logits, axis=1)
+
+
+def _mean(values: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.sum(values * weight) / jnp.maximum(jnp.sum(weight), 1.0)
+
+
+def _normalized(advantage: jax.Array, weight: jax.Array) -> jax.Array:
+    """Return advantages with mean 0 and standard deviation 1."""
+    centred = advantage - _mean(advantage, weight)
+    return centred / (jnp.sqrt(_mean(jnp.square(centred), weight)) + _TINY)
+
+
+def _optimizer(spec: UpdateSpec) -> optax.GradientTransformation:
+    """Return Adam's direction; the learning rate depends on the iteration."""
+    return optax.chain(
+        optax.clip_by_global_norm(spec.gradient_clip), optax.scale_by_adam(), optax.scale(-1.0)
+    )
