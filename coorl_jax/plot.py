@@ -260,3 +260,44 @@ def payoff_heat_map(
 
 def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
+
+
+def points_per_round(
+    path: Path,
+    title: str,
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
+    x_label: str,
+) -> None:
+    """Write a PNG of points a round as training goes on, with bands of two standard errors.
+
+    Args:
+      path: the file, which is whole or not there.
+      title: of the picture.
+      curves: by name, places on the x axis, points a round there, and their standard errors.
+      x_label: what the x axis shows.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(0.7 * _WIDTH, _ROW_HEIGHT + 0.6), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK)
+    axes.axhline(0.0, color=_INK, linewidth=0.8)
+    for number, (name, (places, points, errors)) in enumerate(curves.items()):
+        color, dashes = _color(number), _DASHES[number // len(_COLORS) % len(_DASHES)]
+        low, high = (
+            [point + side * error for point, error in zip(points, errors, strict=True)]
+            for side in (-2.0, 2.0)
+        )
+        axes.fill_between(places, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(places, points, color=color, linestyle=dashes, linewidth=1.8, label=name)
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.set_xlabel(x_label, color=_INK)
+    axes.set_ylabel("points a round", color=_INK)
+    axes.grid(alpha=0.25)
+    axes.tick_params(colors=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png")
+    temporary.replace(path)

@@ -1,26 +1,41 @@
 """The trained agents that a command looks at: what was saved of them, and the policies they play.
 
-A *player* is given as the name of a bot, or as PATH[:POLICY][:greedy|:temperature=T], where PATH is
-a run directory, its RUN/best, one step, RUN/policies/20, or `pretrained` for the agent that the
-package ships, and POLICY is current, average (if none is given) or mixture.
+A *player* is given as the name of a bot, or as PATH[:POLICY][:greedy|:temperature=T][:search=K],
+where PATH is a run directory, its RUN/best, one step, RUN/policies/20, or `pretrained` for the
+agent that the package ships, and POLICY is current, average (if none is given) or mixture. With
+search=K the player tries every action in K deals, see `agents/search.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
+
+import jax
 
 from coorl_jax import agents, checkpoint, rundir
+from coorl_jax.agents.search import SearchPolicy
 from coorl_jax.checkpoint import PRETRAINED, Checkpoint
 from coorl_jax.config import Settings
 from coorl_jax.games.game import Game
 from coorl_jax.games.lost_cities import LostCities
-from coorl_jax.policy import AnyPolicy, MixturePolicy, NetworkPolicy, make_network, make_policies
+from coorl_jax.policy import (
+    AnyPolicy,
+    MixturePolicy,
+    NetworkPolicy,
+    Policy,
+    make_network,
+    make_policies,
+)
 
 _POLICY_NAMES = ("current", "average", "mixture")
 _DEFAULT_POLICY = "average"
+_MOST_SAMPLES = 1024  # of a search
+_SEARCH_SEED = 1
 _BOTS = agents.names(LostCities())  # of any game: some of them play others, too
 _EXAMPLE = "heuristic_cautious, runs/my-run or runs/my-run:current:greedy"
 
@@ -33,6 +48,26 @@ class TrainedAgent:
     iteration: int
     game: Game
     policies: dict[str, AnyPolicy]
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentSettings:
+    """Where a trained agent is, and the settings of its run."""
+
+    path: Path
+    settings: Settings
+
+
+def settings_of(spec: str, flag: str) -> AgentSettings | None:
+    """Return what is known of the trained agent that a player's spec means; None for a bot.
+
+    Raises:
+      ValueError: for a spec that names no player.
+    """
+    if agents.canonical(spec) in _BOTS:
+        return None
+    path = Path(_path(spec, flag))
+    return AgentSettings(path, restore(path, flag)[0])
 
 
 def restore(path: Path, flag: str = "--checkpoint") -> tuple[Settings, Checkpoint]:
@@ -119,23 +154,20 @@ def players(
 
 def _trained_player(spec: str, flag: str) -> tuple[TrainedAgent, AnyPolicy]:
     """Return a trained agent and the policy of it that a spec means."""
-    name, temperature, path = _DEFAULT_POLICY, 1.0, spec
-    if not _exists(spec):
-        path, *options = spec.split(":")
-        if not path or not _exists(path):
-            raise ValueError(
-                f"{flag}={spec}: must be a bot ({', '.join(_BOTS)}) or a trained agent that "
-                f"exists; e.g. {_EXAMPLE}"
-            )
-        kinds = [option in _POLICY_NAMES for option in options]
+    name, temperature, samples, path = _DEFAULT_POLICY, 1.0, 0, _path(spec, flag)
+    if path != spec:
+        options = spec.removeprefix(path)[1:].split(":")
+        kinds = [_kind(option) for option in options]
         if len(set(kinds)) < len(kinds):
             raise ValueError(
-                f"{flag}={spec}: must have one policy and one temperature at most; "
+                f"{flag}={spec}: must have one policy and one temperature at most, and one search; "
                 f"e.g. {path}:average:greedy"
             )
-        for option in options:
-            if option in _POLICY_NAMES:
+        for kind, option in zip(kinds, options, strict=True):
+            if kind == "policy":
                 name = option
+            elif kind == "search":
+                samples = _samples(option, spec, flag)
             else:
                 temperature = _temperature(option, spec, flag)
     agent = load(Path(path), flag)
@@ -144,11 +176,48 @@ def _trained_player(spec: str, flag: str) -> tuple[TrainedAgent, AnyPolicy]:
             f"{flag}={spec}: must have a policy among {', '.join(agent.policies)}; "
             f"e.g. {path}:average"
         )
-    return agent, with_temperature(agent.policies[name], temperature)
+    policy = with_temperature(agent.policies[name], temperature)
+    if samples:
+        try:
+            # It refuses a mixture itself.
+            single = cast(Policy, policy)
+            policy = SearchPolicy(agent.game, single, jax.random.key(_SEARCH_SEED), samples)
+        except ValueError as error:
+            raise ValueError(f"{flag}={spec}: {error}") from error
+    return agent, policy
+
+
+def _path(spec: str, flag: str) -> str:
+    """Return the path in a trained agent's spec."""
+    path = spec if _exists(spec) else spec.split(":")[0]
+    if not path or not _exists(path):
+        raise ValueError(
+            f"{flag}={spec}: must be a bot ({', '.join(_BOTS)}) or a trained agent that "
+            f"exists; e.g. {_EXAMPLE}"
+        )
+    return path
 
 
 def _exists(path: str) -> bool:
     return Path(path) == PRETRAINED or Path(path).exists()
+
+
+def _kind(option: str) -> str:
+    """Return what an option says, of which a player has one each: "policy", "search" or another."""
+    if option in _POLICY_NAMES:
+        return "policy"
+    return "search" if option.startswith("search=") else "temperature"
+
+
+def _samples(option: str, spec: str, flag: str) -> int:
+    number = option.removeprefix("search=")
+    # Digits only: int() also reads signs, spaces and underscores.
+    if re.fullmatch("[0-9]{1,4}", number) and 1 <= (samples := int(number)) <= _MOST_SAMPLES:
+        return samples
+    raise ValueError(
+        f"{flag}={spec}: {option!r} must be search=K with an integer K from 1 to {_MOST_SAMPLES}; "
+        "e.g. runs/my-run:average:search=8"
+    )
 
 
 def _temperature(option: str, spec: str, flag: str) -> float:
@@ -162,5 +231,6 @@ def _temperature(option: str, spec: str, flag: str) -> float:
         pass
     raise ValueError(
         f"{flag}={spec}: {option!r} must be one of {', '.join(_POLICY_NAMES)}, greedy or "
-        "temperature=T with T from 0 to 1e6; e.g. runs/my-run:average:temperature=0.5"
+        f"temperature=T with T from 0 to 1e6, or search=K with K from 1 to {_MOST_SAMPLES}; "
+        "e.g. runs/my-run:average:temperature=0.5"
     )

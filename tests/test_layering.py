@@ -40,6 +40,7 @@ FLOORS = {
     "cfr.mixture": 3,
     "cfr.iteration": 4,
     "policy": 3,
+    "ppo": 4,
     "agents": 5,
     "evaluation": 6,
     "checkpoint": 6,
@@ -61,6 +62,7 @@ FLOORS = {
     "replay": 10,
     "study": 10,
     "bench": 10,
+    "exploit": 10,
 }
 
 # Libraries that one module wraps for all others.

@@ -160,3 +160,21 @@ class EnumerableGame(Protocol):
     def enumerate_deals(self) -> tuple[State, Any]:
         """Return all deals (states with a leading axis M) and float64[M] probabilities."""
         ...
+
+
+@runtime_checkable
+class DeterminizableGame(Protocol):
+    """A game that can deal again all that a player does not know."""
+
+    def sample_state(self, packed: jax.Array, key: jax.Array) -> State:
+        """Draw a whole state among those that look the same to the player to move.
+
+        Args:
+          packed: uint8[P], of the player to move.
+          key: consumed.
+
+        Returns:
+          A state in which that player is to move, knows and may do the same, drawn as often as the
+          deal alone makes it: what the opponent's play tells is not taken into account.
+        """
+        ...

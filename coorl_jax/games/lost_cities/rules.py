@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coorl_jax.games.game import CardView
-from coorl_jax.games.lost_cities import information, whole
+from coorl_jax.games.lost_cities import determinize, information, whole
 from coorl_jax.games.lost_cities.deals import enumerate_decks
 from coorl_jax.games.lost_cities.hands import insert_sorted, pick, remove_slot
 from coorl_jax.games.lost_cities.locations import DECK, DISCARD, EXPEDITION, HAND, KNOWN
@@ -347,6 +347,10 @@ class LostCities:
     def whole_card_view(self, packed: jax.Array) -> CardView:
         """Return what the `cards` network reads of it, see `whole.card_view`."""
         return whole.card_view(self, packed)
+
+    def sample_state(self, packed: jax.Array, key: jax.Array) -> State:
+        """Return a state that the player to move cannot tell apart; see `determinize`."""
+        return determinize.sample_state(self, packed, key)
 
     def enumerate_deals(self) -> tuple[State, np.ndarray]:
         """Return every deal of a small game and its probability; see `deals.enumerate_decks`."""
