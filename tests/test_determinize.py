@@ -114,7 +114,9 @@ def test_the_round_goes_on_to_its_end():
         return WAGERS.step(state, action), None
 
     last = jax.jit(
-        jax.vmap(lambda state: jax.lax.scan(discard_and_draw, state, length=WAGERS.num_cards)[0])
+        jax.vmap(
+            lambda state: jax.lax.scan(discard_and_draw, state, length=2 * WAGERS.num_cards)[0]
+        )
     )(again)
     assert (last.deck_left == 0).all()
     assert (last.location != DECK).all()

@@ -37,6 +37,7 @@ from coorl_jax.games.leduc_poker import LeducPoker
 from coorl_jax.networks import Network, NetworkSpec, ValueNetwork
 from coorl_jax.policy import MixturePolicy, NetworkPolicy, PolicySpec, make_value_network
 from coorl_jax.ppo import rollout
+from coorl_jax.ppo import trainer as trainer_lib
 from coorl_jax.ppo import update as updates
 from coorl_jax.ppo.advantages import estimate
 from coorl_jax.ppo.trainer import PpoTrainer
@@ -377,9 +378,9 @@ def leduc_decisions(seed=0):
     game, rng = GAMES["leduc"], np.random.default_rng(seed)
     policy, segment, _ = play(game, *PLAYED["leduc"])
     value_network = ValueNetwork(game, SHAPE)
-    segment = jax.tree.map(lambda leaf: leaf[4:12].reshape(-1, *leaf.shape[2:]), segment)
+    segment = jax.tree.map(lambda leaf: leaf[8:16].reshape(-1, *leaf.shape[2:]), segment)
     size = len(segment.action)
-    assert len(np.unique(segment.legal.sum(axis=1))) > 2  # also rows where nothing is legal
+    assert {*segment.legal.sum(axis=1).tolist()} == {0, 2, 3}  # Also where a round is over.
     decisions = updates.Decisions(
         packed=segment.packed,
         whole=segment.whole,
@@ -626,13 +627,16 @@ def test_it_answers_a_fixed_player_nearly_as_well_as_can_be(opponent):
 
 @pytest.mark.slow
 def test_it_answers_a_trained_policy_nearly_as_well_as_can_be():
-    """One that is near an equilibrium, so that there is little to win and much to lose."""
+    """One that is near an equilibrium: what there is to win takes many decisions to tell from luck.
+
+    With a quarter of the lanes and the usual entropy it stays at 87 % of the best response.
+    """
     trainer = PpoTrainer(ppo_settings(**SELF_PLAY))
     state, _ = learn(trainer, 40)
     opponent = trainer.policies(state)["average"]
-    settings = ppo_settings(**LEARNING | {"ppo.decay_iterations": 100, "seed": 1})
+    settings = ppo_settings(**LEARNING | {"ppo.lanes": 512, "ppo.entropy": 0.05, "seed": 1})
     responder = PpoTrainer(settings, opponent)
-    state, _ = learn(responder, 600)
+    state, _ = learn(responder, 300)
     value, best = exact_values(responder.policies(state)["average"], opponent)
     assert best > 0.03
     assert 0.97 * best < value <= best + 1e-6
@@ -691,6 +695,21 @@ def test_nothing_is_compiled_after_the_first_iteration(opponent):
     assert metrics["traversal/lane_occupancy"] == metrics["traversal/nodes"] / slots
     assert metrics["ppo/rounds"] == slots // TURNS  # A round of Kuhn poker is shorter than a turn.
     assert (metrics["ppo/decisions"] == metrics["traversal/nodes"]) == (opponent is None)
+
+
+def test_every_iteration_shuffles_anew_and_goes_on_with_the_same_rounds(monkeypatch):
+    given = {"_collect": [], "_improve": []}
+    for name, keys in given.items():
+
+        def spy(*args, function=getattr(trainer_lib, name), keys=keys):
+            keys.append(tuple(jax.random.key_data(args[-1]).tolist()))
+            return function(*args)
+
+        monkeypatch.setattr(trainer_lib, name, spy)
+    learn(PpoTrainer(ppo_settings(**STEPS)), 3)
+    assert len({*given["_collect"]}) == 1
+    assert len({*given["_improve"]}) == 3
+    assert not {*given["_collect"]} & {*given["_improve"]}
 
 
 def test_diverged_networks_end_the_run():

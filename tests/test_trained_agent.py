@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import kuhn
+from configs import kuhn, mini_lost_cities
 from coorl_jax import config, trained_agent, variance
+from coorl_jax.agents.search import SearchPolicy
 from coorl_jax.checkpoint import CheckpointStore
+from coorl_jax.evaluation.match import play
 from coorl_jax.games.kuhn_poker import KuhnPoker
 from coorl_jax.games.lost_cities import LostCities
 from coorl_jax.policy import PolicySpec, make_network
@@ -69,6 +71,34 @@ def test_a_player_is_a_path_with_options(run):
         assert all(np.array_equal(a, b) for a, b in leaves) == same
 
 
+def save_run(path, settings, *names):
+    """Save what a run saves for play, with policies of these names, after its first iteration."""
+    params = (make_network(settings).init(jax.random.key(0)),)
+    trees = dict.fromkeys(("current", "average"), params)
+    if "mixture" in names:
+        members = jax.tree.map(lambda leaf: leaf[None], params)
+        trees["mixture"] = {"params": members, "weights": jnp.ones(1)}
+    with CheckpointStore(path / "policies") as store:
+        store.save(1, trees, {"config": config.to_dict(settings)})
+    return path
+
+
+def test_a_player_may_search(tmp_path):
+    settings = config.from_config_dict(mini_lost_cities.get_config())
+    run = save_run(tmp_path, settings, "mixture")
+    spec = f"{run}:search=3:current:greedy"
+    game, players = trained_agent.players([spec, f"{run}:search=2"], "--players")
+    searching = players[spec]
+    assert isinstance(searching, SearchPolicy)
+    assert (searching.game, searching.samples) == (game, 3)
+    assert searching.policy.spec.kind == "advantage"
+    assert searching.policy.temperature == 0.0
+    result = play(game, *players.values(), 2, jax.random.key(0))
+    assert (result.decisions >= 2).all()
+    with pytest.raises(ValueError, match=r"^[^\n]*:search=8: search: must be with a single policy"):
+        trained_agent.players([f"{run}:mixture:search=8"], "--players")
+
+
 def test_players_without_a_trained_one_play_classic_lost_cities():
     game, players = trained_agent.players(["safe_heuristic", "random"], "--players")
     assert game == LostCities()
@@ -86,6 +116,14 @@ def test_players_without_a_trained_one_play_classic_lost_cities():
         (["{run}:temperature=nan"], "'temperature=nan' must be one of"),
         ([":average"], "--players=:average: must be a bot (random, "),
         (["{run}:greedy:temperature=5"], "must have one policy and one temperature at most"),
+        (["{run}:search=x"], ":search=x: 'search=x' must be search=K with an integer K from 1 to"),
+        (["{run}:search=0"], "'search=0' must be search=K with an integer K from 1 to 1024; e.g. "),
+        (["{run}:search=1025"], "'search=1025' must be search=K"),
+        (["{run}:search=+8"], "'search=+8' must be search=K"),
+        (["{run}:search="], "'search=' must be search=K"),
+        (["{run}:search"], "'search' must be one of current, average, mixture, greedy or"),
+        (["{run}:search=2:search=4"], "must have one policy and one temperature at most, and one"),
+        (["{run}:search=8"], "{run}:search=8: search: must be in a game that can deal again"),
         (["safe_heuristic", "heuristic_balanced"], "must be different players; e.g. "),
         (["{run}:mixture"], "must have a policy among current, average; e.g. "),
         (["{run}/policies"], "must be a run directory or one of its policies"),

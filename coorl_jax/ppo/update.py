@@ -113,8 +113,7 @@ def update(
         jax.value_and_grad(_value_loss, argnums=1),
     )
 
-    def step(learnt: Learnt, chosen: jax.Array) -> tuple[Learnt, tuple[Any, ...]]:
-        batch = jax.tree.map(lambda leaf: leaf[chosen], decisions)
+    def step(learnt: Learnt, batch: Decisions) -> tuple[Learnt, tuple[jax.Array, ...]]:
         (policy_loss, about), policy_gradient = losses[0](
             network, spec, learnt.policy, reference, batch
         )
@@ -130,14 +129,29 @@ def update(
         )
         finite = jnp.isfinite(optax.tree.norm((policy_gradient, value_gradient)))
         learnt = jax.tree.map(partial(jnp.where, finite), new, learnt)
-        return learnt, (policy_loss, value_loss, *about, ~finite)
+        return learnt, (policy_loss, value_loss, *about, finite)
+
+    def pass_over(learnt: Learnt, batch: Decisions) -> tuple[Learnt, tuple[jax.Array, ...]]:
+        del batch
+        return learnt, (*[jnp.float32(0)] * 5, jnp.bool_(False))
+
+    def step_on(learnt: Learnt, chosen: jax.Array) -> tuple[Learnt, tuple[Any, ...]]:
+        batch = jax.tree.map(lambda leaf: leaf[chosen], decisions)
+        counts = jnp.any(batch.weight > 0)
+        learnt, (*measured, finite) = jax.lax.cond(counts, step, pass_over, learnt, batch)
+        return learnt, (*measured, finite, counts & ~finite)
 
     def epoch(learnt: Learnt, key: jax.Array) -> tuple[Learnt, tuple[Any, ...]]:
-        order = jax.random.permutation(key, size).reshape(spec.minibatches, -1)
-        return jax.lax.scan(step, learnt, order)
+        order = jax.random.permutation(key, size)
+        # What is not learnt from comes last, in minibatches that cost nothing: against an opponent
+        # it is half of everything.
+        order = order[jnp.argsort(decisions.weight[order] == 0, stable=True)]
+        return jax.lax.scan(step_on, learnt, order.reshape(spec.minibatches, -1))
 
-    learnt, (*means, skipped) = jax.lax.scan(epoch, learnt, jax.random.split(key, spec.epochs))
-    means = [jnp.mean(mean, where=~skipped) for mean in means]
+    learnt, (*means, made, skipped) = jax.lax.scan(
+        epoch, learnt, jax.random.split(key, spec.epochs)
+    )
+    means = [jnp.mean(mean, where=made) for mean in means]
     return learnt, UpdateMetrics(*means, skipped=jnp.sum(skipped))
 
 
