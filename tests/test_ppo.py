@@ -498,6 +498,31 @@ def updated(decisions, networks, params, rate=0.02):
     )
 
 
+def made_of(decisions):
+    """Return the minibatches of an epoch that have something to learn from."""
+    size = len(decisions.weight) // MINIBATCHES.minibatches
+    return -(-int(jnp.sum(decisions.weight > 0)) // size)
+
+
+def test_minibatches_with_nothing_to_learn_from_are_no_updates():
+    """As against a fixed player, who takes half of the decisions."""
+    *networks, params, decisions = leduc_decisions()
+    first = jnp.arange(len(decisions.weight)) % 3 == 0
+    decisions = decisions._replace(weight=decisions.weight * first)
+    assert made_of(decisions) == 1
+    _, learnt, metrics = updated(decisions, networks, params)
+    assert metrics.skipped == 0
+    for state in (learnt.policy_optimizer, learnt.value_optimizer):
+        assert optax.tree.get(state, "count") == MINIBATCHES.epochs
+    # Every epoch's only minibatch has all that is learnt from, in whatever order.
+    once = decisions._replace(weight=jnp.ones_like(decisions.weight))
+    known = np.flatnonzero(decisions.weight)
+    once = jax.tree.map(lambda leaf: leaf[known], once)
+    how = spec(epochs=2, entropy=0.1, reference_kl=0.1)
+    expected = plain_update(*networks, how, params, params[0], once, 0.02)
+    chex.assert_trees_all_close((learnt.policy, learnt.value), tuple(expected), atol=1e-4)
+
+
 def test_decisions_without_weight_change_nothing():
     *networks, params, decisions = leduc_decisions()
     ignored = decisions.weight == 0
@@ -536,14 +561,15 @@ def test_an_epoch_takes_every_decision_once():
 def test_updates_that_are_not_finite_are_skipped():
     *networks, params, decisions = leduc_decisions()
     learns = decisions.weight > 0
+    made = made_of(decisions)
     for field in ("advantage", "value"):
         # All updates of both epochs, and those of one minibatch.
-        for where, skipped in ((learns, 8), (learns & (jnp.cumsum(learns) == 1), 2)):
+        for where, skipped in ((learns, 2 * made), (learns & (jnp.cumsum(learns) == 1), 2)):
             values = jnp.where(where, jnp.nan, getattr(decisions, field))
             broken = decisions._replace(**{field: values})
             before, learnt, metrics = updated(broken, networks, params)
             assert metrics.skipped == skipped
-            if skipped == 8:
+            if skipped > 2:
                 chex.assert_trees_all_equal(before, learnt)
                 continue
             assert trainers.differ(before.policy, learnt.policy)
@@ -699,13 +725,16 @@ def test_nothing_is_compiled_after_the_first_iteration(opponent):
 
 def test_every_iteration_shuffles_anew_and_goes_on_with_the_same_rounds(monkeypatch):
     given = {"_collect": [], "_improve": []}
-    for name, keys in given.items():
 
-        def spy(*args, function=getattr(trainer_lib, name), keys=keys):
+    def spied(function, keys):
+        def spy(*args):
             keys.append(tuple(jax.random.key_data(args[-1]).tolist()))
             return function(*args)
 
-        monkeypatch.setattr(trainer_lib, name, spy)
+        return spy
+
+    for name, keys in given.items():
+        monkeypatch.setattr(trainer_lib, name, spied(getattr(trainer_lib, name), keys))
     learn(PpoTrainer(ppo_settings(**STEPS)), 3)
     assert len({*given["_collect"]}) == 1
     assert len({*given["_improve"]}) == 3
