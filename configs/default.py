@@ -392,6 +392,11 @@ def _exploit(config: ml_collections.ConfigDict) -> None:
     config.name = "exploit"
     config.ppo.opponent = "pretrained:current"
     config.ppo.start = "pretrained"
+    # Against a strong player there is little to win, and much noise.
+    config.iterations = 600
+    config.ppo.lanes = 512
+    config.ppo.learning_rate = 4e-4
+    config.ppo.decay_iterations = 300
     config.evaluation.opponents = ("opponent",)
     config.light_evaluation.opponents = ("opponent",)
     config.evaluation.diagnostics = "light"

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import fnmatch
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -163,6 +164,22 @@ def _parse_section(section: type, values: Any, path: str) -> Any:
 
 def _check_together(settings: Settings) -> None:
     """Refuse values that are good alone but not together."""
+    if settings.mixture.capacity == 0:
+        _require_no_mixture(settings)
+    if settings.gate.policy == "mixture" and settings.gate.pairs < _MIXTURE_PAIRS:
+        raise ConfigError(
+            f"config.gate.pairs={settings.gate.pairs}: must be at least {_MIXTURE_PAIRS} with "
+            "policy mixture, of which 16 pairs share a draw; e.g. 1000"
+        )
+    if settings.algorithm == "ppo":
+        _check_ppo(settings)
+    else:
+        _check_cfr(settings)
+    _check_opponent(settings)
+
+
+def _check_cfr(settings: Settings) -> None:
+    """Refuse what does not go together in the algorithm cfr."""
     traversal, advantage = settings.traversal, settings.advantage
     if traversal.exploration == 0.0 and traversal.scheme not in ("branch", "critic"):
         raise ConfigError(
@@ -177,16 +194,6 @@ def _check_together(settings: Settings) -> None:
         )
     if traversal.alternating and advantage.cumulative == "bootstrapped":
         _require_networks_per_player(settings)
-    if settings.mixture.capacity == 0:
-        _require_no_mixture(settings)
-    if settings.algorithm == "ppo":
-        _check_ppo(settings)
-    _check_opponent(settings)
-    if settings.gate.policy == "mixture" and settings.gate.pairs < _MIXTURE_PAIRS:
-        raise ConfigError(
-            f"config.gate.pairs={settings.gate.pairs}: must be at least {_MIXTURE_PAIRS} with "
-            "policy mixture, of which 16 pairs share a draw; e.g. 1000"
-        )
 
 
 def _require_networks_per_player(settings: Settings) -> None:
@@ -221,7 +228,8 @@ def _check_ppo(settings: Settings) -> None:
     if (ppo.lanes * ppo.decisions) % ppo.minibatches:
         raise ConfigError(
             f"config.ppo.minibatches={ppo.minibatches}: must divide the decisions of an iteration, "
-            f"lanes * decisions = {ppo.lanes * ppo.decisions}; e.g. 8"
+            f"lanes * decisions = {ppo.lanes * ppo.decisions}; "
+            f"e.g. {math.gcd(8, ppo.lanes * ppo.decisions)}"
         )
     if settings.network.per_player:
         raise ConfigError(

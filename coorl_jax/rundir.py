@@ -137,7 +137,7 @@ def check_resume(path: Path, settings: config_lib.Settings) -> None:
       ValueError: naming every field that differs from the saved one and may not.
     """
     saved = saved_settings(path)
-    if saved is None or not _has_trained(path):
+    if saved is None or not has_trained(path):
         return
     refused = [
         f"config.{field} is {new!r}, was {old!r}"
@@ -151,7 +151,7 @@ def check_resume(path: Path, settings: config_lib.Settings) -> None:
         )
 
 
-def _has_trained(path: Path) -> bool:
+def has_trained(path: Path) -> bool:
     """Return whether a run has left anything that a changed configuration would spoil.
 
     One that failed or was stopped before its first checkpoint has not.

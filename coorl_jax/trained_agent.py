@@ -215,8 +215,8 @@ def _samples(option: str, spec: str, flag: str) -> int:
     if re.fullmatch("[0-9]{1,4}", number) and 1 <= (samples := int(number)) <= _MOST_SAMPLES:
         return samples
     raise ValueError(
-        f"{flag}={spec}: {option!r} must be search=K with an integer K from 1 to {_MOST_SAMPLES}; "
-        "e.g. runs/my-run:average:search=8"
+        f"{flag}={spec}: {option!r} must be search=K with an integer K from 2 to {_MOST_SAMPLES}; "
+        "e.g. runs/my-run:average:search=64"
     )
 
 
@@ -231,6 +231,6 @@ def _temperature(option: str, spec: str, flag: str) -> float:
         pass
     raise ValueError(
         f"{flag}={spec}: {option!r} must be one of {', '.join(_POLICY_NAMES)}, greedy or "
-        f"temperature=T with T from 0 to 1e6, or search=K with K from 1 to {_MOST_SAMPLES}; "
+        f"temperature=T with T from 0 to 1e6, or search=K with K from 2 to {_MOST_SAMPLES}; "
         "e.g. runs/my-run:average:temperature=0.5"
     )

@@ -106,7 +106,8 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
     rundir.check_resume(workdir, settings)
     runtime.configure()
     opponent = _opponent(settings)
-    learner = _learner(settings, opponent)
+    # What a run began with is not looked at again once it has begun.
+    learner = _learner(settings, opponent, starts=not rundir.has_trained(workdir))
     schedule = Schedule(settings, learner.game, opponent)
 
     keep = settings.checkpoint
@@ -157,8 +158,8 @@ def _opponent(settings: config_lib.Settings) -> AnyPolicy | None:
     return players[spec]
 
 
-def _learner(settings: config_lib.Settings, opponent: AnyPolicy | None) -> Learner:
-    """Return what learns by the algorithm of the settings."""
+def _learner(settings: config_lib.Settings, opponent: AnyPolicy | None, *, starts: bool) -> Learner:
+    """Return what learns by the algorithm of the settings; `starts` if from the beginning."""
     from coorl_jax import trained_agent
     from coorl_jax.cfr.iteration import Trainer
     from coorl_jax.ppo.trainer import PpoTrainer, Start
@@ -166,10 +167,15 @@ def _learner(settings: config_lib.Settings, opponent: AnyPolicy | None) -> Learn
     if settings.algorithm == "cfr":
         return Trainer(settings)
     path = settings.ppo.start
-    if path == FROM_SCRATCH:
+    if path == FROM_SCRATCH or not starts:
         return PpoTrainer(settings, opponent)
     flag = "--config.ppo.start"
     theirs, restored = trained_agent.restore(Path(path), flag)
+    if theirs.network.per_player:
+        raise ValueError(
+            f"{flag}={path}: must be an agent with one network for both seats, but has one for "
+            f"each; e.g. {flag}={FROM_SCRATCH}"
+        )
     for field, (saved, own) in config_lib.differences(theirs, settings).items():
         if field.startswith(("game.", "network.")) or field == "utility_scale":
             raise ValueError(

@@ -200,14 +200,21 @@ def play(game, decisions, lanes=7, opponent=None, segments=1):
     network = Network(game, SHAPE)
     policy = NetworkPolicy(network, PolicySpec("strategy"), (random_params(network, 1),))
     key = jax.random.key(SEED)
-    rollers = rollout.begin(game, lanes, key)
+    round_lanes = rollout.begin(game, lanes, key)
     given = []
     for _ in range(segments):
-        rollers, segment = _collect(
-            game, network, policy.params[0], OPPONENTS.get(opponent), rollers, decisions, SCALE, key
+        round_lanes, segment = _collect(
+            game,
+            network,
+            policy.params[0],
+            OPPONENTS.get(opponent),
+            round_lanes,
+            decisions,
+            SCALE,
+            key,
         )
         given.append(jax.device_get(segment))
-    return policy, jax.tree.map(lambda *leaves: np.concatenate(leaves), *given), rollers
+    return policy, jax.tree.map(lambda *leaves: np.concatenate(leaves), *given), round_lanes
 
 
 _collect = jax.jit(
@@ -293,11 +300,11 @@ def test_self_play_is_plain_play(name):
 
 def test_rounds_go_on_from_segment_to_segment():
     game = GAMES["mini_lost_cities"]
-    _, parts, rollers = play(game, 8, segments=3)
+    _, parts, round_lanes = play(game, 8, segments=3)
     _, whole, rollers_of_whole = play(game, *PLAYED["mini_lost_cities"])
     assert not np.all(parts.ends[4:8].any(axis=0))  # A border cuts some rounds.
     chex.assert_trees_all_close(parts, whole, rtol=1e-5)
-    chex.assert_trees_all_equal(rollers, rollers_of_whole)
+    chex.assert_trees_all_equal(round_lanes, rollers_of_whole)
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -3,9 +3,11 @@
 B information states, A actions, P packed bytes, K deals for each state, L lanes, R rollouts.
 
 For every information state K whole states are dealt that its player cannot tell apart. In each of
-them every legal action is tried, and a given policy plays both sides to the end of the round. The
-action with the highest mean return is played: one step of policy improvement, against an opponent
-who is taken for that policy and whose earlier decisions tell nothing.
+them every legal action is tried, and a given policy plays both sides to the end of the round. An
+action that does better there than the policy's own, by more than luck explains, is played; where
+none does, the policy plays. It is one step of policy improvement, against an opponent who is taken
+for that policy and whose earlier decisions tell nothing. (The action with the highest mean would be
+mostly noise: of eight deals it lost 88 points a round to the policy that it was to improve.)
 
 All actions share the K deals, and the noise of every later decision (common random numbers), so
 that their differences are known much better than their values. Random numbers depend on the key and
@@ -36,13 +38,14 @@ _NARROWING = 4
 """As rollouts run out, so many times fewer lanes go on. Each width takes seconds to compile."""
 _NARROWEST = 64
 """Lanes that are worth a program of their own, at least."""
+_ROUNDING = 1e-3  # points: a gain that is no more is none
 _DEAL = 0  # stream below the key of a deal; the d-th decision after the root has stream d
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SearchPolicy:
-    """Plays the action that turns out best when `policy` goes on for both players.
+    """Plays an action that turns out better than the policy's own, where there is one.
 
     Raises:
       ValueError: for a game that cannot deal again what a player does not know or whose rounds need
@@ -53,6 +56,7 @@ class SearchPolicy:
     policy: Policy  # of both players after the action that is tried
     key: jax.Array  # of all random numbers
     samples: int = dataclasses.field(metadata={"static": True})  # K
+    margin: float = dataclasses.field(default=2.0, metadata={"static": True})  # standard errors
 
     def __post_init__(self) -> None:
         """Check what can be searched."""
@@ -67,25 +71,32 @@ class SearchPolicy:
                 "search: must be with a single policy, not a mixture, which draws one for a whole "
                 "round; e.g. average"
             )
-        if self.samples < 1:
-            raise ValueError(f"search={self.samples}: must have at least one sample; e.g. 8")
+        if self.samples < 2:
+            raise ValueError(
+                f"search={self.samples}: must have at least 2 samples, for an error; e.g. 64"
+            )
 
     def action_probabilities(self, packed: jax.Array, legal: jax.Array) -> jax.Array:
-        """Return float32[B, A] for uint8[B, P] and bool[B, A]: 1 for the best action.
+        """Return float32[B, A] for uint8[B, P] and bool[B, A].
 
-        The lowest number among equals; all zero where nothing is legal. Where a single action is,
-        none is tried.
+        1 for the action whose gain over the policy is greatest after `margin` standard errors are
+        taken off, if something is left, the lowest number among equals; else what the policy plays.
+        Where a single action is legal, none is tried.
         """
+        own = self.policy.action_probabilities(packed, legal)
         choices = jnp.sum(legal, axis=1, keepdims=True)
-        values = action_values(self, packed, legal & (choices > 1))
-        best = jnp.argmax(jnp.where(legal, values, -jnp.inf), axis=1)
-        return jax.nn.one_hot(best, legal.shape[1], dtype=jnp.float32) * (choices > 0)
+        returns = roll_out(self, packed, legal & (choices > 1)).returns
+        gains = returns - jnp.einsum("ba,bak->bk", own, returns)[:, None]
+        error = jnp.std(gains, axis=2, ddof=1) / np.sqrt(self.samples)
+        least = jnp.where(legal, jnp.mean(gains, axis=2) - self.margin * error, -jnp.inf)
+        best = jax.nn.one_hot(jnp.argmax(least, axis=1), legal.shape[1], dtype=jnp.float32)
+        return jnp.where(jnp.max(least, axis=1, keepdims=True) > _ROUNDING, best, own)
 
 
 class Rollouts(NamedTuple):
     """What rollouts gave, and what they cost."""
 
-    totals: jax.Array  # float32[B, A], sum of the K returns of the player to move; 0 if not tried
+    returns: jax.Array  # float32[B, A, K], points of the player to move; 0 if not tried
     decisions: jax.Array  # int32, taken after the tried actions, all rollouts together
     evaluated: jax.Array  # int32, states that the policy was given for them
 
@@ -95,6 +106,7 @@ class _Lanes(NamedTuple):
 
     state: State  # leaves [L, ...]
     choice: jax.Array  # int32[L], the tried action, b A + a; B A for a lane without a rollout
+    deal: jax.Array  # int32[L], which of the K
     noise_key: jax.Array  # key[L], of the deal
     decisions: jax.Array  # int32[L], since the root, the tried action included
 
@@ -104,7 +116,7 @@ class _Progress(NamedTuple):
 
     lanes: _Lanes
     begun: jax.Array  # int32, rollouts
-    rollouts: Rollouts  # its totals as float32[B A]
+    rollouts: Rollouts  # its returns as float32[B A, K]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +151,7 @@ def action_values(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> 
     Returns:
       float32[B, A], mean returns in points; 0 where not legal.
     """
-    return roll_out(search, packed, legal).totals / search.samples
+    return jnp.mean(roll_out(search, packed, legal).returns, axis=2)
 
 
 def roll_out(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> Rollouts:
@@ -162,7 +174,7 @@ def roll_out(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> Rollo
     progress = _Progress(
         lanes=_no_lanes(task, widths[0]),
         begun=jnp.int32(0),
-        rollouts=Rollouts(jnp.zeros(batch * actions), jnp.int32(0), jnp.int32(0)),
+        rollouts=Rollouts(jnp.zeros((batch * actions, search.samples)), jnp.int32(0), jnp.int32(0)),
     )
     # Each width serves as long as the next one has no room for what is left.
     for width, narrower in zip(widths, [*widths[1:], 0], strict=True):
@@ -173,8 +185,8 @@ def roll_out(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> Rollo
             return task.rollouts - progress.begun + under_way > narrower
 
         progress = jax.lax.while_loop(has_work, partial(_advance, task), progress)
-    totals = progress.rollouts.totals.reshape(batch, actions)[original]
-    return progress.rollouts._replace(totals=jnp.where(legal, totals, 0.0))
+    returns = progress.rollouts.returns.reshape(batch, actions, -1)[original]
+    return progress.rollouts._replace(returns=jnp.where(legal[:, :, None], returns, 0.0))
 
 
 def _first_of_its_kind(packed: jax.Array, legal: jax.Array) -> jax.Array:
@@ -199,6 +211,7 @@ def _no_lanes(task: _Task, width: int) -> _Lanes:
     return _Lanes(
         state=jax.tree.map(lambda leaf: jnp.zeros((width, *leaf.shape), leaf.dtype), state),
         choice=jnp.full(width, task.none, jnp.int32),
+        deal=jnp.zeros(width, jnp.int32),
         noise_key=jnp.broadcast_to(task.search.key, (width,)),
         decisions=jnp.zeros(width, jnp.int32),
     )
@@ -234,12 +247,13 @@ def _begin(task: _Task, progress: _Progress) -> _Progress:
     begins = free & (number < task.rollouts)
     choice = task.choices[jnp.where(begins, number // task.search.samples, 0)]
     row = task.row(choice)
-    deal_key = jax.vmap(jax.random.fold_in)(task.root_keys[row], number % task.search.samples)
+    deal = number % task.search.samples
+    deal_key = jax.vmap(jax.random.fold_in)(task.root_keys[row], deal)
     root = jax.vmap(game.sample_state)(
         task.packed[row], jax.vmap(partial(jax.random.fold_in, data=_DEAL))(deal_key)
     )
     state = jax.vmap(game.step)(root, choice % game.num_actions)
-    begun = _Lanes(state, choice, deal_key, jnp.ones_like(choice))
+    begun = _Lanes(state, choice, deal, deal_key, jnp.ones_like(choice))
     return progress._replace(
         lanes=jax.tree.map(partial(select, begins), begun, lanes),
         begun=progress.begun + jnp.sum(begins, dtype=jnp.int32),
@@ -273,16 +287,15 @@ def _decide(task: _Task, lanes: _Lanes, rollouts: Rollouts) -> tuple[_Lanes, Rol
 
 
 def _end(task: _Task, begun: jax.Array, lanes: _Lanes, rollouts: Rollouts) -> _Progress:
-    """Add up what the rollouts that have ended gave, and free their lanes."""
+    """Note what the rollouts that have ended gave, and free their lanes."""
     game = task.search.game
     ended = jax.vmap(game.is_terminal)(lanes.state)
     mover = jax.vmap(game.seat)(task.packed)[task.row(lanes.choice)]
     points = pick(jax.vmap(game.returns)(lanes.state), mover)
-    # Points are integers: in whatever order they are added, the sum is the same.
     choice = jnp.where(ended, lanes.choice, task.none)
-    totals = rollouts.totals.at[choice].add(points, mode="drop")
+    returns = rollouts.returns.at[choice, lanes.deal].set(points, mode="drop")
     return _Progress(
         lanes._replace(choice=jnp.where(ended, task.none, lanes.choice)),
         begun,
-        rollouts._replace(totals=totals),
+        rollouts._replace(returns=returns),
     )

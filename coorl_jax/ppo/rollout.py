@@ -9,8 +9,9 @@ then in the same phase and half of them wait for either player.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +23,16 @@ from coorl_jax.games.game import NUM_PLAYERS, TURNS, Game
 from coorl_jax.networks import Network, Params, ValueNetwork, mask_illegal
 from coorl_jax.policy import AnyPolicy, MixturePolicy, decide
 
+_LookAt: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""Lanes int32[B], packed uint8[B, P] and legal bool[B, A] to probabilities float32[B, A]."""
+
 # Streams of random numbers below a round's key.
 _DEAL = 0
 _DRAW = 1
 _DECISION = 2  # + decisions since the deal
 
 
-class Rollers(NamedTuple):
+class RoundLanes(NamedTuple):
     """The lanes; in every other one the learner has seat 0, if it does not have both."""
 
     state: Any  # State with leading axis L
@@ -50,11 +54,11 @@ class Segment(NamedTuple):
     utility: jax.Array  # float32, of player 0 where it ended
 
 
-def begin(game: Game, lanes: int, key: jax.Array) -> Rollers:
+def begin(game: Game, lanes: int, key: jax.Array) -> RoundLanes:
     """Return lanes at the start of their first rounds; consumes the key of the run's rounds."""
     number = jnp.arange(lanes, dtype=jnp.int32)
     zeros = jnp.zeros(lanes, jnp.int32)
-    return Rollers(_deal(game, key, number, zeros), zeros, zeros)
+    return RoundLanes(_deal(game, key, number, zeros), zeros, zeros)
 
 
 def collect(
@@ -62,11 +66,11 @@ def collect(
     network: Network,
     params: Params,
     opponent: AnyPolicy | None,
-    rollers: Rollers,
+    round_lanes: RoundLanes,
     decisions: int,
     utility_scale: float,
     key: jax.Array,
-) -> tuple[Rollers, Segment]:
+) -> tuple[RoundLanes, Segment]:
     """Play a segment of `decisions` decisions in every lane.
 
     Args:
@@ -75,7 +79,7 @@ def collect(
       params: its parameters.
       opponent: whom the learner meets, in seat 1 of even lanes and seat 0 of odd ones; None: the
         learner has both seats.
-      rollers: where the lanes are.
+      round_lanes: where the lanes are.
       decisions: T, a multiple of `TURNS`.
       utility_scale: points per unit of utility.
       key: of the run's rounds, the same in every call.
@@ -83,18 +87,18 @@ def collect(
     Returns:
       The lanes after it, and the segment.
     """
-    number = jnp.arange(rollers.round.shape[0], dtype=jnp.int32)
+    number = jnp.arange(round_lanes.round.shape[0], dtype=jnp.int32)
 
-    def play(rollers: Rollers, _: None) -> tuple[Rollers, Segment]:
+    def play(round_lanes: RoundLanes, _: None) -> tuple[RoundLanes, Segment]:
         return _decide_and_step(
-            game, network, params, opponent, rollers, utility_scale, key, number
+            game, network, params, opponent, round_lanes, utility_scale, key, number
         )
 
-    def turn(rollers: Rollers, _: None) -> tuple[Rollers, Segment]:
-        return jax.lax.scan(play, _refill(game, key, number, rollers), None, length=TURNS)
+    def turn(round_lanes: RoundLanes, _: None) -> tuple[RoundLanes, Segment]:
+        return jax.lax.scan(play, _refill(game, key, number, round_lanes), None, length=TURNS)
 
-    rollers, segment = jax.lax.scan(turn, rollers, None, length=decisions // TURNS)
-    return rollers, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), segment)
+    round_lanes, segment = jax.lax.scan(turn, round_lanes, None, length=decisions // TURNS)
+    return round_lanes, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), segment)
 
 
 def _decide_and_step(
@@ -102,13 +106,13 @@ def _decide_and_step(
     network: Network,
     params: Params,
     opponent: AnyPolicy | None,
-    rollers: Rollers,
+    round_lanes: RoundLanes,
     utility_scale: float,
     key: jax.Array,
     number: jax.Array,
-) -> tuple[Rollers, Segment]:
+) -> tuple[RoundLanes, Segment]:
     """Take one decision in every lane whose round goes on."""
-    state = rollers.state
+    state = round_lanes.state
     goes_on = ~jax.vmap(game.is_terminal)(state)
     player = jax.vmap(game.player)(state)
     legal = jax.vmap(game.legal_actions)(state) & goes_on[:, None]
@@ -123,7 +127,7 @@ def _decide_and_step(
     if opponent is None:
         probabilities = learner(packed, legal)
     else:
-        fixed = partial(_fixed_player, opponent, _round_keys(key, number, rollers.round))
+        fixed = partial(_fixed_player, opponent, _round_keys(key, number, round_lanes.round))
         probabilities = _in_halves(
             ((is_learner, lambda _, *view: learner(*view)), (goes_on & ~is_learner, fixed)),
             packed,
@@ -131,7 +135,7 @@ def _decide_and_step(
         )
     noise = jax.vmap(
         lambda round_key, n: jax.random.uniform(jax.random.fold_in(round_key, _DECISION + n))
-    )(_round_keys(key, number, rollers.round), rollers.decisions)
+    )(_round_keys(key, number, round_lanes.round), round_lanes.decisions)
     action = sample_action(probabilities, noise)
     after = jax.vmap(game.step)(state, action)
     ends = goes_on & jax.vmap(game.is_terminal)(after)
@@ -147,7 +151,7 @@ def _decide_and_step(
         utility=jax.vmap(game.returns)(after)[:, 0] / utility_scale,
     )
     after = jax.tree.map(partial(select, goes_on), after, state)
-    return rollers._replace(state=after, decisions=rollers.decisions + goes_on), segment
+    return round_lanes._replace(state=after, decisions=round_lanes.decisions + goes_on), segment
 
 
 def policy_of(network: Network, params: Params, packed: jax.Array, legal: jax.Array) -> jax.Array:
@@ -162,7 +166,7 @@ def _fixed_player(
     packed: jax.Array,
     legal: jax.Array,
 ) -> jax.Array:
-    """Return what a fixed player plays in some lanes, float32[B, A]."""
+    """Return what a fixed player plays, float32[B, A], in the lanes int32[B] of key[L]."""
     if not isinstance(opponent, MixturePolicy):
         return decide(opponent, packed, legal)[0]
     draw_keys = jax.vmap(lambda key: jax.random.fold_in(key, _DRAW))(round_keys)[lanes]
@@ -173,8 +177,10 @@ def _fixed_player(
     return jax.vmap(in_one)(draw_keys, packed, legal)
 
 
-def _in_halves(players: Any, packed: jax.Array, legal: jax.Array) -> jax.Array:
-    """Return float32[L, A], each of two players asked about its own lanes alone.
+def _in_halves(
+    players: tuple[tuple[jax.Array, _LookAt], ...], packed: jax.Array, legal: jax.Array
+) -> jax.Array:
+    """Return float32[L, A], each of two players asked about its own lanes alone, bool[L].
 
     Where players take turns strictly each has half of them; elsewhere both look at all.
     """
@@ -194,25 +200,26 @@ def _in_halves(players: Any, packed: jax.Array, legal: jax.Array) -> jax.Array:
     return jax.lax.cond(fits, lambda: asked(half), lambda: asked(lanes))
 
 
-def _refill(game: Game, key: jax.Array, number: jax.Array, rollers: Rollers) -> Rollers:
+def _refill(game: Game, key: jax.Array, number: jax.Array, round_lanes: RoundLanes) -> RoundLanes:
     """Begin a new round in every lane whose round has ended."""
-    ended = jax.vmap(game.is_terminal)(rollers.state)
-    following = rollers.round + ended
+    ended = jax.vmap(game.is_terminal)(round_lanes.state)
+    following = round_lanes.round + ended
 
     def deal() -> Any:
         return jax.tree.map(
-            partial(select, ended), _deal(game, key, number, following), rollers.state
+            partial(select, ended), _deal(game, key, number, following), round_lanes.state
         )
 
-    return Rollers(
+    return RoundLanes(
         # A shuffle is a sort, too dear to compute for nothing.
-        state=jax.lax.cond(jnp.any(ended), deal, lambda: rollers.state),
+        state=jax.lax.cond(jnp.any(ended), deal, lambda: round_lanes.state),
         round=following,
-        decisions=jnp.where(ended, 0, rollers.decisions),
+        decisions=jnp.where(ended, 0, round_lanes.decisions),
     )
 
 
 def _deal(game: Game, key: jax.Array, number: jax.Array, round_number: jax.Array) -> Any:
+    """Return the starts of rounds int32[L] of lanes int32[L], leaves [L, ...]."""
     keys = _round_keys(key, number, round_number)
     return jax.vmap(lambda key: game.init(jax.random.fold_in(key, _DEAL)))(keys)
 
@@ -230,15 +237,15 @@ def values(network: ValueNetwork, params: Params, whole: jax.Array) -> jax.Array
 
 
 def value_after(
-    game: Game, network: ValueNetwork, params: Params, rollers: Rollers, has_opponent: bool
+    game: Game, network: ValueNetwork, params: Params, round_lanes: RoundLanes, has_opponent: bool
 ) -> tuple[jax.Array, jax.Array]:
     """Value the lanes' states.
 
     Returns:
       float32[L], to player 0, and bool[L], whether it is the learner who decides next.
     """
-    player = jax.vmap(game.player)(rollers.state)
-    value = network.apply(params, jax.vmap(game.whole_state)(rollers.state))[:, 0]
+    player = jax.vmap(game.player)(round_lanes.state)
+    value = network.apply(params, jax.vmap(game.whole_state)(round_lanes.state))[:, 0]
     is_learner = player == learner_seats(player.shape[0]) if has_opponent else player >= 0
     return jnp.where(player == 0, value, -value), is_learner
 

@@ -23,7 +23,7 @@ from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_
 from coorl_jax.ppo import rollout
 from coorl_jax.ppo import update as updates
 from coorl_jax.ppo.advantages import estimate
-from coorl_jax.ppo.rollout import Rollers
+from coorl_jax.ppo.rollout import RoundLanes
 from coorl_jax.ppo.update import Decisions, Learnt, UpdateSpec
 from coorl_jax.settings import PpoSettings, Settings
 
@@ -40,7 +40,7 @@ class PpoState(NamedTuple):
     learnt: Learnt
     average: Params  # of the policy, a moving average
     reference: Params  # of the policy that the next one is to stay close to
-    rollers: Rollers
+    round_lanes: RoundLanes
 
 
 class Start(NamedTuple):
@@ -98,7 +98,7 @@ class PpoTrainer:
             # Copies: what is donated must not be there twice.
             average=jax.tree.map(jnp.copy, learnt.policy),
             reference=jax.tree.map(jnp.copy, learnt.policy),
-            rollers=_begin(self.game, self.settings.ppo.lanes, self._key(_ROUNDS_STREAM)),
+            round_lanes=_begin(self.game, self.settings.ppo.lanes, self._key(_ROUNDS_STREAM)),
         )
 
     def position(self, state: PpoState) -> tuple[int, int]:
@@ -114,14 +114,14 @@ class PpoTrainer:
         settings = self.settings
         iteration = int(state.iteration) + 1
         started = time.perf_counter()
-        rollers, decisions, about = jax.block_until_ready(
+        round_lanes, decisions, counts = jax.block_until_ready(
             _collect(
                 self._in_precision(settings.precision.traversal),
                 settings.ppo,
                 settings.utility_scale,
                 self._opponent,
                 state.learnt,
-                state.rollers,
+                state.round_lanes,
                 self._key(_ROUNDS_STREAM),
             )
         )
@@ -139,7 +139,7 @@ class PpoTrainer:
             )
         )
         seconds = time.perf_counter() - collected
-        measured, about = jax.device_get((metrics, about))
+        measured, counts = jax.device_get((metrics, counts))
         if not math.isfinite(measured.policy_loss):
             rate = settings.ppo.learning_rate
             raise ValueError(
@@ -147,14 +147,14 @@ class PpoTrainer:
                 f"no gradient is finite; e.g. {rate / 10:g}"
             )
         moves = iteration % settings.ppo.reference_every == 0
-        nodes, slots = float(about["nodes"]), settings.ppo.lanes * settings.ppo.decisions
+        nodes, slots = float(counts["nodes"]), settings.ppo.lanes * settings.ppo.decisions
         return (
             PpoState(
                 iteration=jnp.int32(iteration),
                 learnt=learnt,
                 average=average,
                 reference=jax.tree.map(jnp.copy, learnt.policy) if moves else state.reference,
-                rollers=rollers,
+                round_lanes=round_lanes,
             ),
             {
                 "traversal_seconds": collected - started,
@@ -162,9 +162,9 @@ class PpoTrainer:
                 "traversal/nodes": nodes,
                 "traversal/nodes_per_second": nodes / (collected - started),
                 "traversal/lane_occupancy": nodes / slots,
-                "ppo/decisions": float(about["learnt_from"]),
-                "ppo/rounds": float(about["rounds"]),
-                "ppo/points_per_round": float(about["points_per_round"]),
+                "ppo/decisions": float(counts["learnt_from"]),
+                "ppo/rounds": float(counts["rounds"]),
+                "ppo/points_per_round": float(counts["points_per_round"]),
                 "ppo/entropy": float(measured.entropy),
                 "ppo/kl": float(measured.kl),
                 "ppo/clipped": float(measured.clipped),
@@ -208,12 +208,14 @@ def update_spec(settings: PpoSettings) -> UpdateSpec:
 
 
 @partial(jax.jit, static_argnames=("game", "lanes"))
-def _begin(game: Any, lanes: int, key: jax.Array) -> Rollers:
+def _begin(game: Any, lanes: int, key: jax.Array) -> RoundLanes:
     return rollout.begin(game, lanes, key)
 
 
 @partial(
-    jax.jit, static_argnames=("networks", "settings", "utility_scale"), donate_argnames=("rollers",)
+    jax.jit,
+    static_argnames=("networks", "settings", "utility_scale"),
+    donate_argnames=("round_lanes",),
 )
 def _collect(
     networks: tuple[Network, ValueNetwork],
@@ -221,9 +223,9 @@ def _collect(
     utility_scale: float,
     opponent: AnyPolicy | None,
     learnt: Learnt,
-    rollers: Rollers,
+    round_lanes: RoundLanes,
     key: jax.Array,
-) -> tuple[Rollers, Decisions, dict[str, jax.Array]]:
+) -> tuple[RoundLanes, Decisions, dict[str, jax.Array]]:
     """Play a segment and estimate the advantages of its decisions.
 
     Returns:
@@ -231,18 +233,18 @@ def _collect(
     """
     network, value_network = networks
     game = network.game
-    rollers, segment = rollout.collect(
+    round_lanes, segment = rollout.collect(
         game,
         network,
         learnt.policy,
         opponent,
-        rollers,
+        round_lanes,
         settings.decisions,
         utility_scale,
         key,
     )
     value_after, after_is_learner = rollout.value_after(
-        game, value_network, learnt.value, rollers, opponent is not None
+        game, value_network, learnt.value, round_lanes, opponent is not None
     )
     estimates = estimate(
         rollout.values(value_network, learnt.value, segment.whole),
@@ -268,13 +270,17 @@ def _collect(
     points = jnp.where(segment.ends, segment.utility, 0.0) * utility_scale
     if opponent is not None:  # In self-play both players are the learner: of player 0.
         points *= jnp.where(rollout.learner_seats(points.shape[1]) == 0, 1.0, -1.0)[None]
-    about = {
+    counts = {
         "nodes": jnp.sum(jnp.any(segment.legal, axis=-1)),
         "learnt_from": jnp.sum(decisions.weight),
         "rounds": rounds,
         "points_per_round": jnp.sum(points) / jnp.maximum(rounds, 1),
     }
-    return rollers, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), decisions), about
+    return (
+        round_lanes,
+        jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), decisions),
+        counts,
+    )
 
 
 @partial(jax.jit, static_argnames=("networks", "settings"))

@@ -114,7 +114,7 @@ def update(
     )
 
     def step(learnt: Learnt, batch: Decisions) -> tuple[Learnt, tuple[jax.Array, ...]]:
-        (policy_loss, about), policy_gradient = losses[0](
+        (policy_loss, measured), policy_gradient = losses[0](
             network, spec, learnt.policy, reference, batch
         )
         value_loss, value_gradient = losses[1](value_network, learnt.value, batch)
@@ -129,7 +129,7 @@ def update(
         )
         finite = jnp.isfinite(optax.tree.norm((policy_gradient, value_gradient)))
         learnt = jax.tree.map(partial(jnp.where, finite), new, learnt)
-        return learnt, (policy_loss, value_loss, *about, finite)
+        return learnt, (policy_loss, value_loss, *measured, finite)
 
     def pass_over(learnt: Learnt, batch: Decisions) -> tuple[Learnt, tuple[jax.Array, ...]]:
         del batch
