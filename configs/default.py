@@ -5,8 +5,9 @@
 Presets: `smoke` shows in four to eight minutes that everything works, `cpu` learns to beat all bots
 on a laptop, `gpu` is the same for a single accelerator, `large` has the biggest network, `deep_cfr`
 is Deep CFR as it was published, without values, `ppo` the control, `exploit` an answer to a fixed
-player, and `predecessor` the workload of the program this one replaces. Without a preset, `cpu` or `gpu` is chosen by the device that jax finds. Any field can be
-given on the command line after the file, e.g. `--config.traversal.lanes=4096`.
+player, and `predecessor` the workload of the program this one replaces. Without a preset, `cpu` or
+`gpu` is chosen by the device that jax finds. Any field can be given on the command line after the
+file, e.g. `--config.traversal.lanes=4096`.
 """
 
 import ml_collections
