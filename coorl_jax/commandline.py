@@ -234,7 +234,7 @@ def _help(*, with_config: bool) -> str:
             (
                 "config",
                 "configuration file, after a colon one of its presets: smoke, cpu, gpu, large, "
-                "predecessor; the file explains all fields",
+                "deep_cfr, ppo, exploit, predecessor; the file explains all fields",
                 _DEFAULT_CONFIG,
             ),
             ("config.<field>", "another value for a field of that file", None),

@@ -7,7 +7,7 @@ the shares of rounds won, drawn and lost with standard errors: for the policy of
 iteration and for the average policy, which is the one that learns towards equilibrium. If the run
 keeps the policies of its iterations, --policy=mixture is the average without the error of a network
 fitted to it. Opponents are the bots that play the game, or any trained agents, given as
-PATH[:POLICY][:greedy|:temperature=T].
+PATH[:POLICY][:greedy|:temperature=T][:search=K].
 """
 
 from __future__ import annotations

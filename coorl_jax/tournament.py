@@ -3,8 +3,8 @@
     python -m coorl_jax.tournament --players=heuristic_balanced,runs/a,runs/b:current:greedy
 
 Every two players meet on the same deals, each deal played twice with seats swapped. A player is the
-name of a bot or a trained agent, PATH[:POLICY][:greedy|:temperature=T]: a run directory or one of
-its policies, and POLICY current, average (if none is given) or mixture.
+name of a bot or a trained agent, PATH[:POLICY][:greedy|:temperature=T][:search=K]: a run directory
+or one of its policies, and POLICY current, average (if none is given) or mixture.
 
 Prints Bradley-Terry ratings on Elo's scale with 95 % intervals, the points a round that each wins
 of each other, and circles of players who beat each other in turn. With --output=DIR it leaves there
