@@ -288,9 +288,7 @@ def restore_policies(
     Raises:
       ValueError: when there are no such policies, or none is whole.
     """
-    directory = _SHIPPED if path == PRETRAINED else path / POLICIES
-    if path.name == BEST and not directory.is_dir():
-        directory = path
+    directory = _policies_directory(path)
     if directory.is_dir():
         with CheckpointStore(directory, read_only=True) as store:
             if not store.steps() and directory.name == BEST:
@@ -312,6 +310,25 @@ def restore_policies(
         f"{flag}={path}: must be a run directory or one of its policies; "
         f"e.g. runs/my-run, runs/my-run/{BEST} or runs/my-run/{POLICIES}/20"
     )
+
+
+def path_of_policies(path: Path, step: int) -> Path:
+    """Return the absolute path of what `restore_policies` found: as it is, whatever is saved later.
+
+    Args:
+      path: as it was given; `PRETRAINED` stays what it is.
+      step: that was found.
+    """
+    directory = _policies_directory(path)
+    if path == PRETRAINED:
+        return path
+    return (directory / str(step) if directory.is_dir() else path).resolve()
+
+
+def _policies_directory(path: Path) -> Path:
+    """Return the directory of steps that a path means, if it means more than one step."""
+    directory = _SHIPPED if path == PRETRAINED else path / POLICIES
+    return path if path.name == BEST and not directory.is_dir() else directory
 
 
 def _checksums(directory: Path) -> dict[str, list[int]]:

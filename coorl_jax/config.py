@@ -249,8 +249,9 @@ def _check_opponent(settings: Settings) -> None:
     for section in ("evaluation", "light_evaluation"):
         if OPPONENT in getattr(settings, section).opponents and not has_opponent:
             raise ConfigError(
-                f"config.{section}.opponents: must have no {OPPONENT!r} without a fixed player in "
-                "config.ppo.opponent; e.g. --config.ppo.opponent=pretrained:current"
+                f"config.{section}.opponents: must have no {OPPONENT!r} without "
+                "config.algorithm=ppo and a fixed player in config.ppo.opponent; "
+                "e.g. --config.algorithm=ppo --config.ppo.opponent=pretrained:current"
             )
 
 

@@ -92,14 +92,14 @@ class Name:
 
 @dataclasses.dataclass(frozen=True)
 class Player:
-    """A word that names a player or a directory: anything without commas and blanks."""
+    """What names a player or a directory: anything on a line, without commas."""
 
     example: str
 
     def parse(self, value: Any) -> str:
         """Return the value, or raise ValueError with the rule."""
-        if not isinstance(value, str) or not re.fullmatch(r"[^\s,]+", value):
-            raise ValueError("must be a word without commas and blanks")
+        if not isinstance(value, str) or not re.fullmatch(r"[^\n,]+", value):
+            raise ValueError("must be a name or a path without commas")
         return value
 
 

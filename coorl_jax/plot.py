@@ -1,4 +1,4 @@
-"""Pictures: a study's NashConv against nodes and seconds, a tournament's points as a heat map."""
+"""Pictures: a study's NashConv, a tournament's points as a heat map, curves of points a round."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
-def points_per_round(
+def learning_curves(
     path: Path,
     title: str,
     curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],

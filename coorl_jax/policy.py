@@ -77,7 +77,10 @@ class NetworkPolicy:
         if self.spec.kind == "advantage":
             probabilities, fallback = regret_matching(outputs, legal, self.spec.fallback)
         else:
-            probabilities, fallback = _softmax(outputs, legal), jnp.zeros(len(legal), jnp.bool_)
+            probabilities, fallback = (
+                softmax_policy(outputs, legal),
+                jnp.zeros(len(legal), jnp.bool_),
+            )
         return tempered(probabilities, self.temperature), fallback
 
     def outputs(self, packed: jax.Array) -> jax.Array:
@@ -112,7 +115,7 @@ class EitherKindPolicy:
         """Return what `NetworkPolicy.decide` does."""
         outputs = self.policy.outputs(packed)
         matched, fallback = regret_matching(outputs, legal, self.policy.spec.fallback)
-        probabilities = jnp.where(self.is_advantage, matched, _softmax(outputs, legal))
+        probabilities = jnp.where(self.is_advantage, matched, softmax_policy(outputs, legal))
         return tempered(probabilities, self.policy.temperature), fallback & self.is_advantage
 
 
@@ -175,7 +178,7 @@ def tempered(probabilities: jax.Array, temperature: float) -> jax.Array:
     return powers / jnp.where(total > 0, total, 1.0)
 
 
-def _softmax(logits: jax.Array, legal: jax.Array) -> jax.Array:
+def softmax_policy(logits: jax.Array, legal: jax.Array) -> jax.Array:
     """Return float32[B, A], zero on illegal actions, from float32[B, A] and bool[B, A]."""
     return jax.nn.softmax(mask_illegal(logits, legal), axis=-1) * legal
 

@@ -7,6 +7,7 @@ runs/2026-01-31_120000_lost-cities/
     policies/        the policies alone, by iteration
     best/            the last ones that beat the best before them
     tensorboard/     if asked for
+    exploit.json     of a responder (exploit.py), with exploit.png
     lock             held while a trainer runs; the system releases it with the process
 """
 

@@ -51,23 +51,26 @@ class TrainedAgent:
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentSettings:
-    """Where a trained agent is, and the settings of its run."""
+class SavedAgent:
+    """What is saved of the trained agent that a player's spec means."""
 
-    path: Path
+    path: Path  # of these policies, absolute; or `pretrained`
+    spec: str  # with that path: the same player wherever it is read, and however a run goes on
     settings: Settings
 
 
-def settings_of(spec: str, flag: str) -> AgentSettings | None:
-    """Return what is known of the trained agent that a player's spec means; None for a bot.
+def saved_agent(spec: str, flag: str) -> SavedAgent | None:
+    """Return what is saved of the agent that a player's spec means as it is now; None for a bot.
 
     Raises:
       ValueError: for a spec that names no player.
     """
     if agents.canonical(spec) in _BOTS:
         return None
-    path = Path(_path(spec, flag))
-    return AgentSettings(path, restore(path, flag)[0])
+    given = _path(spec, flag)
+    settings, restored = restore(Path(given), flag)
+    path = checkpoint.path_of_policies(Path(given), restored.step)
+    return SavedAgent(path, f"{path}{spec.removeprefix(given)}", settings)
 
 
 def restore(path: Path, flag: str = "--checkpoint") -> tuple[Settings, Checkpoint]:

@@ -78,12 +78,15 @@ class Learner(Protocol):
         ...
 
 
-def train(settings: config_lib.Settings, workdir: Path) -> Path:
+def train(
+    settings: config_lib.Settings, workdir: Path, *, command: str = "coorl_jax.train"
+) -> Path:
     """Train, or go on training, in a run directory.
 
     Args:
       settings: of the run.
       workdir: the run directory, existing or not.
+      command: what the user is told to go on with.
 
     Returns:
       The run directory.
@@ -93,10 +96,10 @@ def train(settings: config_lib.Settings, workdir: Path) -> Path:
     """
     # Before jax is loaded: a library's callback may swallow Python's own KeyboardInterrupt.
     with StopRequest(lambda name: tell(f"{name}: {_STOPPING}")) as stop:
-        return _train(settings, workdir, stop)
+        return _train(settings, workdir, stop, command)
 
 
-def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> Path:
+def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest, command: str) -> Path:
     """Train as `train` does, until asked to stop."""
     from coorl_jax import runtime
     from coorl_jax.best import BestPolicies
@@ -141,7 +144,7 @@ def _train(settings: config_lib.Settings, workdir: Path, stop: StopRequest) -> P
         training.restore(read(run.metrics))
         progress.say("the first iteration takes longer: it compiles, for a minute or two on a CPU")
         completed = training.run(stop)
-    _tell_outcome(run, settings, completed)
+    _tell_outcome(run, settings, completed, command)
     return run.path
 
 
@@ -180,7 +183,7 @@ def _learner(settings: config_lib.Settings, opponent: AnyPolicy | None, *, start
         if field.startswith(("game.", "network.")) or field == "utility_scale":
             raise ValueError(
                 f"{flag}={path}: must be an agent with the same game and networks, but has "
-                f"config.{field}={saved}, not {own}; e.g. --config.{field}={saved}"
+                f"config.{field}={saved}, not {own}; e.g. {flag}={FROM_SCRATCH}"
             )
     (policy,), value = restored.tree["average"], restored.tree.get("value")
     return PpoTrainer(settings, opponent, Start(policy, value[0] if value else None))
@@ -340,11 +343,13 @@ class Training:
         self._pending = {}
 
 
-def _tell_outcome(run: rundir.RunDirectory, settings: config_lib.Settings, completed: int) -> None:
+def _tell_outcome(
+    run: rundir.RunDirectory, settings: config_lib.Settings, completed: int, command: str
+) -> None:
     """Print the last evaluation, and the commands to evaluate and to go on."""
     lines = read(run.metrics)
     path = shlex.quote(str(run.path))
-    resume = f"python -m coorl_jax.train --workdir={path}"
+    resume = f"python -m {command} --workdir={path}"
     if completed < settings.iterations or not lines or lines[-1]["iteration"] < completed:
         tell(
             f"stopped after {completed} of {settings.iterations} iterations; to go on:\n  {resume}"

@@ -10,7 +10,7 @@ import pytest
 from configs import default, kuhn, leduc
 from coorl_jax import config
 
-PRESETS = ("smoke", "cpu", "gpu", "large", "deep_cfr", "predecessor")
+PRESETS = ("smoke", "cpu", "gpu", "large", "deep_cfr", "ppo", "exploit", "predecessor")
 
 
 def settings(preset: str = "deep_cfr") -> config.Settings:

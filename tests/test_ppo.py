@@ -753,7 +753,7 @@ def test_diverged_networks_end_the_run():
     state = trainer.init()
     broken = jax.tree.map(lambda leaf: leaf * jnp.nan, state.learnt.policy)
     state = state._replace(learnt=state.learnt._replace(policy=broken))
-    with pytest.raises(ValueError, match=r"^config\.ppo\.learning_rate=0\.001: must be .*; e\.g"):
+    with pytest.raises(ValueError, match=r"^config\.ppo\.learning_rate=0\.001: must be .* e\.g"):
         trainer.run_stage(state)
 
 
@@ -832,7 +832,7 @@ def cfr_run(tmp_path_factory):
 
 def test_a_run_begins_with_the_average_policy_and_values_of_an_agent(cfr_run):
     made = ppo_settings(**STEPS | {"ppo.start": str(cfr_run)})
-    learner = training._learner(made, None)
+    learner = training._learner(made, None, starts=True)
     state = learner.init()
     agent = trained_agent.load(cfr_run)
     _, restored = trained_agent.restore(cfr_run)
@@ -852,7 +852,9 @@ def test_an_agent_without_values_leaves_them_new(cfr_run, tmp_path):
     settings, restored = trained_agent.restore(cfr_run)
     kept = {name: restored.tree[name] for name in ("current", "average")}
     save_agent(tmp_path / "run", settings, kept)
-    learner = training._learner(ppo_settings(**{"ppo.start": str(tmp_path / "run")}), None)
+    learner = training._learner(
+        ppo_settings(**{"ppo.start": str(tmp_path / "run")}), None, starts=True
+    )
     state, scratch = learner.init(), PpoTrainer(ppo_settings()).init()
     chex.assert_trees_all_equal(state.learnt.policy, restored.tree["average"][0])
     chex.assert_trees_all_equal(state.learnt.value, scratch.learnt.value)
@@ -862,7 +864,7 @@ def test_the_preset_exploit_goes_with_the_shipped_agent():
     """It meets and begins with the agent that the package ships, which has its networks."""
     made = config.from_config_dict(default.get_config("exploit"))
     opponent = training._opponent(made)
-    learner = training._learner(made, opponent)
+    learner = training._learner(made, opponent, starts=True)
     shipped = trained_agent.load(pathlib.Path("pretrained")).policies
     chex.assert_trees_all_equal(opponent.params, shipped["current"].params)
     chex.assert_trees_all_equal((learner._start.policy,), shipped["average"].params)
@@ -922,9 +924,12 @@ def test_presets_are_valid_and_recorded(preset):
         ({"ppo.trace_decay": 1.5}, r"config\.ppo\.trace_decay=1\.5: must be a number from 0 to 1;"),
         (
             {"ppo.opponent": "random,other"},
-            r"config\.ppo\.opponent='random,other': must be a word without commas .*; e\.g\. pret",
+            r"config\.ppo\.opponent='random,other': must be a name .* without commas; e\.g\. pret",
         ),
-        ({"ppo.start": ""}, r"config\.ppo\.start='': must be a word without .*; e\.g\. pretrained"),
+        (
+            {"ppo.start": ""},
+            r"config\.ppo\.start='': must be a name or a path .*; e\.g\. pretrained",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(overrides, sentence):
@@ -962,7 +967,7 @@ def test_an_evaluation_may_meet_the_opponent_of_the_run():
         (
             {"ppo.start": "CFR", "network.width": 16},
             r"--config\.ppo\.start=\S*run: must be an agent with the same game and networks, but "
-            r"has config\.network\.width=8, not 16; e\.g\. --config\.network\.width=8$",
+            r"has config\.network\.width=8, not 16; e\.g\. --config\.ppo\.start=scratch$",
         ),
         (
             {"ppo.start": "CFR", "utility_scale": 3.0},

@@ -41,7 +41,8 @@ def estimate(
     value is the utility and whose advantage is 0. In self-play t' is the next decision, and the
     player to move may change: the view takes care of the sign. A segment that stops before the
     learner decides again does not know t': its last decision has no estimate, but its value stands
-    for what comes after the one before.
+    for what comes after the one before. (Where it ended the round it has one: a slight preference
+    for such decisions.)
 
     Args:
       value: float32[T, L], of the state to the player who decides.

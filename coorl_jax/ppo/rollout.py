@@ -20,8 +20,8 @@ import numpy as np
 from coorl_jax.cfr.lanes import compact, pick, select
 from coorl_jax.cfr.regret_matching import sample_action
 from coorl_jax.games.game import NUM_PLAYERS, TURNS, Game
-from coorl_jax.networks import Network, Params, ValueNetwork, mask_illegal
-from coorl_jax.policy import AnyPolicy, MixturePolicy, decide
+from coorl_jax.networks import Network, Params, ValueNetwork
+from coorl_jax.policy import AnyPolicy, MixturePolicy, decide, softmax_policy
 
 _LookAt: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Lanes int32[B], packed uint8[B, P] and legal bool[B, A] to probabilities float32[B, A]."""
@@ -41,7 +41,7 @@ class RoundLanes(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What was decided, leading axes [T, L]; the last state's value is that after the segment."""
+    """What was decided, leading axes [T, L]."""
 
     packed: jax.Array  # uint8[P]
     whole: jax.Array  # uint8[W]
@@ -122,7 +122,7 @@ def _decide_and_step(
         is_learner &= player == learner_seats(player.shape[0])
 
     def learner(packed: jax.Array, legal: jax.Array) -> jax.Array:
-        return policy_of(network, params, packed, legal)
+        return softmax_policy(network.apply(params, packed), legal)
 
     if opponent is None:
         probabilities = learner(packed, legal)
@@ -152,11 +152,6 @@ def _decide_and_step(
     )
     after = jax.tree.map(partial(select, goes_on), after, state)
     return round_lanes._replace(state=after, decisions=round_lanes.decisions + goes_on), segment
-
-
-def policy_of(network: Network, params: Params, packed: jax.Array, legal: jax.Array) -> jax.Array:
-    """Return float32[B, A], the softmax over legal logits; where nothing is legal it is uniform."""
-    return jax.nn.softmax(mask_illegal(network.apply(params, packed), legal), axis=-1)
 
 
 def _fixed_player(

@@ -140,11 +140,11 @@ class PpoTrainer:
         )
         seconds = time.perf_counter() - collected
         measured, counts = jax.device_get((metrics, counts))
-        if not math.isfinite(measured.policy_loss):
+        if measured.skipped and not math.isfinite(measured.policy_loss):
             rate = settings.ppo.learning_rate
             raise ValueError(
                 f"config.ppo.learning_rate={rate}: must be lower, as the networks have diverged: "
-                f"no gradient is finite; e.g. {rate / 10:g}"
+                f"no gradient is finite; begin a new run, e.g. with {rate / 10:g}"
             )
         moves = iteration % settings.ppo.reference_every == 0
         nodes, slots = float(counts["nodes"]), settings.ppo.lanes * settings.ppo.decisions
@@ -164,7 +164,10 @@ class PpoTrainer:
                 "traversal/lane_occupancy": nodes / slots,
                 "ppo/decisions": float(counts["learnt_from"]),
                 "ppo/rounds": float(counts["rounds"]),
-                "ppo/points_per_round": float(counts["points_per_round"]),
+                # While all lanes are in their first rounds, none has ended.
+                "ppo/points_per_round": float(counts["points_per_round"])
+                if counts["rounds"]
+                else math.nan,
                 "ppo/entropy": float(measured.entropy),
                 "ppo/kl": float(measured.kl),
                 "ppo/clipped": float(measured.clipped),
