@@ -8,9 +8,10 @@ import pytest
 
 from coorl_jax.cfr import fit as fits
 from coorl_jax.cfr import reservoir, samples
-from coorl_jax.cfr.fit import FitSpec, fit, init, learning_rate, loss_value
+from coorl_jax.cfr.fit import FitSpec, fit, init, loss_value
 from coorl_jax.games.kuhn_poker import KuhnPoker
 from coorl_jax.networks import Network, NetworkSpec
+from coorl_jax.optimizer import learning_rate
 
 GAME = KuhnPoker()
 NETWORK = Network(GAME, NetworkSpec("mlp", width=16, depth=1))
@@ -301,11 +302,9 @@ def test_one_trace_for_all_iterations():
 
 
 def test_the_learning_rate_halves_after_as_many_iterations_as_given():
-    spec = dataclasses.replace(SPEC, learning_rate=0.8, decay_iterations=10)
-    rates = [float(learning_rate(spec, jnp.int32(t))) for t in (1, 11, 31)]
+    rates = [float(learning_rate(0.8, 10, jnp.int32(t))) for t in (1, 11, 31)]
     np.testing.assert_allclose(rates, [0.8, 0.4, 0.2], rtol=1e-6)
-    constant = dataclasses.replace(spec, decay_iterations=0)
-    assert float(learning_rate(constant, jnp.int32(1000))) == pytest.approx(0.8)
+    assert float(learning_rate(0.8, 0, jnp.int32(1000))) == pytest.approx(0.8)
 
 
 def test_a_smaller_learning_rate_takes_smaller_steps():

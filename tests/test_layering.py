@@ -24,6 +24,7 @@ FLOORS = {
     "variants": 3,
     "games": 2,
     "networks": 2,
+    "optimizer": 2,
     "cfr.regret_matching": 2,
     "cfr.reservoir": 2,
     "cfr.samples": 2,

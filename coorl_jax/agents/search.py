@@ -140,22 +140,14 @@ class _Task:
         return jnp.minimum(choice // self.search.game.num_actions, batch - 1)
 
 
-def action_values(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> jax.Array:
-    """Estimate what the player to move can expect from every action.
+def roll_out(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> Rollouts:
+    """Play out the K deals of every state under every legal action.
 
     Args:
-      search: the game, the policy that plays on, and how many samples are taken.
+      search: the game, the policy that plays on, and how many deals.
       packed: uint8[B, P], of the players to move.
       legal: bool[B, A]; other actions are not tried, and cost nothing.
-
-    Returns:
-      float32[B, A], mean returns in points; 0 where not legal.
     """
-    return jnp.mean(roll_out(search, packed, legal).returns, axis=2)
-
-
-def roll_out(search: SearchPolicy, packed: jax.Array, legal: jax.Array) -> Rollouts:
-    """Play out the K deals of every state under every legal action; see `action_values`."""
     batch, actions = legal.shape
     # Whoever asks about a fixed number of states may fill up with copies of one of them.
     original = _first_of_its_kind(packed, legal)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from coorl_jax import optimizer
 from coorl_jax.cfr import reservoir as reservoirs
 from coorl_jax.cfr.reservoir import Reservoir
 from coorl_jax.cfr.samples import Sample, unpack_legal
@@ -33,7 +34,7 @@ class FitSpec:
     updates: int  # gradient steps
     batch_size: int  # samples per step
     learning_rate: float  # of Adam, in the first iteration
-    decay_iterations: int  # after which it is half of that, see `learning_rate`; 0 = never
+    decay_iterations: int  # after which it is half of that, see optimizer.py; 0 = never
     annealed: bool  # whether it also falls within the fit, linearly from its start to 0
     gradient_clip: float  # greatest global norm of a gradient
     exponent: float  # p of the samples' weights, see `sample_weights`
@@ -81,7 +82,7 @@ class FitMetrics(NamedTuple):
 def init(network: Network, spec: FitSpec, key: jax.Array) -> tuple[Params, optax.OptState]:
     """Return new parameters and a new optimiser state; consumes the key."""
     params = network.init(key)
-    return params, _optimizer(spec).init(params)
+    return params, optimizer.direction(spec.gradient_clip).init(params)
 
 
 def fit(
@@ -203,8 +204,9 @@ def _update(
     last_params: Params | None,
 ) -> tuple[Params, optax.OptState, FitMetrics]:
     """Make all updates of a fit; arguments as for `fit`."""
-    optimizer = _optimizer(spec)
-    rates = learning_rate(spec, iteration) * jnp.ones(spec.updates, jnp.float32)
+    adam = optimizer.direction(spec.gradient_clip)
+    rate = optimizer.learning_rate(spec.learning_rate, spec.decay_iterations, iteration)
+    rates = rate * jnp.ones(spec.updates, jnp.float32)
     if spec.annealed:
         rates *= 1.0 - jnp.arange(spec.updates) / spec.updates
 
@@ -218,7 +220,7 @@ def _update(
             network, spec.exponent, loss, params, batch, iteration
         )
         finite = jnp.isfinite(optax.tree.norm(gradient))
-        changes, new_opt_state = optimizer.update(gradient, opt_state, params)
+        changes, new_opt_state = adam.update(gradient, opt_state, params)
         changes = optax.tree.scale(rate, changes)
         new = optax.apply_updates(params, changes), new_opt_state
         carry = jax.tree.map(partial(jnp.where, finite), new, carry)
@@ -337,21 +339,3 @@ def bootstrapped(
         cumulative = jnp.maximum(cumulative, 0.0)
     target = (1.0 - step) * cumulative + step * batch.target.astype(jnp.float32)
     return batch._replace(target=target)
-
-
-def learning_rate(spec: FitSpec, iteration: jax.Array) -> jax.Array:
-    """Return the learning rate of iteration int32 t, float32: l / (1 + (t - 1) / d).
-
-    A bootstrapped target moves by a step of about 1 / t; a rate that falls like it keeps what the
-    network forgets and mixes up in proportion.
-    """
-    if spec.decay_iterations == 0:
-        return jnp.float32(spec.learning_rate)
-    return spec.learning_rate / (1.0 + (iteration - 1) / spec.decay_iterations)
-
-
-def _optimizer(spec: FitSpec) -> optax.GradientTransformation:
-    """Return Adam's direction; the learning rate depends on the iteration."""
-    return optax.chain(
-        optax.clip_by_global_norm(spec.gradient_clip), optax.scale_by_adam(), optax.scale(-1.0)
-    )

@@ -89,13 +89,16 @@ def collect(
     """
     number = jnp.arange(round_lanes.round.shape[0], dtype=jnp.int32)
 
-    def play(round_lanes: RoundLanes, _: None) -> tuple[RoundLanes, Segment]:
-        return _decide_and_step(
-            game, network, params, opponent, round_lanes, utility_scale, key, number
-        )
-
     def turn(round_lanes: RoundLanes, _: None) -> tuple[RoundLanes, Segment]:
-        return jax.lax.scan(play, _refill(game, key, number, round_lanes), None, length=TURNS)
+        round_lanes = _refill(game, key, number, round_lanes)
+        round_keys = _round_keys(key, number, round_lanes.round)
+
+        def play(round_lanes: RoundLanes, _: None) -> tuple[RoundLanes, Segment]:
+            return _decide_and_step(
+                game, network, params, opponent, round_lanes, utility_scale, round_keys
+            )
+
+        return jax.lax.scan(play, round_lanes, None, length=TURNS)
 
     round_lanes, segment = jax.lax.scan(turn, round_lanes, None, length=decisions // TURNS)
     return round_lanes, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), segment)
@@ -108,10 +111,9 @@ def _decide_and_step(
     opponent: AnyPolicy | None,
     round_lanes: RoundLanes,
     utility_scale: float,
-    key: jax.Array,
-    number: jax.Array,
+    round_keys: jax.Array,
 ) -> tuple[RoundLanes, Segment]:
-    """Take one decision in every lane whose round goes on."""
+    """Take one decision in every lane whose round, of key[L], goes on."""
     state = round_lanes.state
     goes_on = ~jax.vmap(game.is_terminal)(state)
     player = jax.vmap(game.player)(state)
@@ -127,7 +129,7 @@ def _decide_and_step(
     if opponent is None:
         probabilities = learner(packed, legal)
     else:
-        fixed = partial(_fixed_player, opponent, _round_keys(key, number, round_lanes.round))
+        fixed = partial(_fixed_player, opponent, round_keys)
         probabilities = _in_halves(
             ((is_learner, lambda _, *view: learner(*view)), (goes_on & ~is_learner, fixed)),
             packed,
@@ -135,7 +137,7 @@ def _decide_and_step(
         )
     noise = jax.vmap(
         lambda round_key, n: jax.random.uniform(jax.random.fold_in(round_key, _DECISION + n))
-    )(_round_keys(key, number, round_lanes.round), round_lanes.decisions)
+    )(round_keys, round_lanes.decisions)
     action = sample_action(probabilities, noise)
     after = jax.vmap(game.step)(state, action)
     ends = goes_on & jax.vmap(game.is_terminal)(after)

@@ -18,14 +18,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from coorl_jax.games.game import Game
 from coorl_jax.networks import Network, Params, ValueNetwork
+from coorl_jax.optimizer import learning_rate
 from coorl_jax.policy import AnyPolicy, make_network, make_policies, make_value_network
 from coorl_jax.ppo import rollout
 from coorl_jax.ppo import update as updates
 from coorl_jax.ppo.advantages import estimate
 from coorl_jax.ppo.rollout import RoundLanes
-from coorl_jax.ppo.update import Decisions, Learnt, UpdateSpec
-from coorl_jax.settings import PpoSettings, Settings
+from coorl_jax.ppo.update import Decisions, Learnt
+from coorl_jax.settings import PpoSettings, Precision, Settings
 
 # Streams of random numbers below the seed and, here, below that of training (cfr/iteration.py).
 _TRAINING = 0
@@ -74,7 +76,6 @@ class PpoTrainer:
         self.game = self.network.game
         self._opponent = opponent
         self._start = start
-        self._spec = update_spec(settings.ppo)
 
     def memory_report(self) -> str:
         """Return one line on what an iteration keeps of its decisions."""
@@ -88,10 +89,12 @@ class PpoTrainer:
     def init(self) -> PpoState:
         """Return the state before the first iteration."""
         value_network = make_value_network(self.settings)
-        learnt = updates.init(self.network, value_network, self._spec, self._key(_INIT_STREAM))
+        learnt = updates.init(
+            self.network, value_network, self.settings.ppo, self._key(_INIT_STREAM)
+        )
         if self._start is not None:
             value = learnt.value if self._start.value is None else self._start.value
-            learnt = updates.with_optimizers(self._start.policy, value, self._spec)
+            learnt = updates.with_optimizers(self._start.policy, value, self.settings.ppo)
         return PpoState(
             iteration=jnp.int32(0),
             learnt=learnt,
@@ -189,7 +192,7 @@ class PpoTrainer:
         """Return the policies themselves."""
         return make_policies(self.settings, self.network, self.policy_parameters(state))
 
-    def _in_precision(self, precision: Any) -> tuple[Network, ValueNetwork]:
+    def _in_precision(self, precision: Precision) -> tuple[Network, ValueNetwork]:
         game, spec = self.network.game, self.network.spec
         return Network(game, spec, precision), ValueNetwork(game, spec, precision)
 
@@ -198,20 +201,8 @@ class PpoTrainer:
         return jax.random.fold_in(key, stream)
 
 
-def update_spec(settings: PpoSettings) -> UpdateSpec:
-    """Return how networks are updated."""
-    return UpdateSpec(
-        epochs=settings.epochs,
-        minibatches=settings.minibatches,
-        gradient_clip=settings.gradient_clip,
-        clip=settings.clip,
-        entropy=settings.entropy,
-        reference_kl=settings.reference_kl,
-    )
-
-
 @partial(jax.jit, static_argnames=("game", "lanes"))
-def _begin(game: Any, lanes: int, key: jax.Array) -> RoundLanes:
+def _begin(game: Game, lanes: int, key: jax.Array) -> RoundLanes:
     return rollout.begin(game, lanes, key)
 
 
@@ -298,12 +289,8 @@ def _improve(
     key: jax.Array,
 ) -> tuple[Learnt, Params, updates.UpdateMetrics]:
     """Make the updates of an iteration, and move the average."""
-    rate = jnp.float32(settings.learning_rate)
-    if settings.decay_iterations:
-        rate /= 1.0 + (iteration - 1) / settings.decay_iterations
-    learnt, metrics = updates.update(
-        *networks, update_spec(settings), learnt, reference, decisions, rate, key
-    )
+    rate = learning_rate(settings.learning_rate, settings.decay_iterations, iteration)
+    learnt, metrics = updates.update(*networks, settings, learnt, reference, decisions, rate, key)
     # The first averages are means of what there is, not of the parameters before the first update.
     keep = jnp.minimum(settings.average_decay, 1.0 - 1.0 / iteration)
     average = jax.tree.map(lambda old, new: keep * old + (1.0 - keep) * new, average, learnt.policy)

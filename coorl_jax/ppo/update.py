@@ -5,7 +5,6 @@ N decisions, M of a minibatch, A actions, P packed bytes, W bytes of a whole sta
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,22 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from coorl_jax import optimizer
 from coorl_jax.cfr.lanes import pick
 from coorl_jax.networks import Network, Params, ValueNetwork, mask_illegal
+from coorl_jax.settings import PpoSettings
 
 _TINY = 1e-8
-
-
-@dataclasses.dataclass(frozen=True)
-class UpdateSpec:
-    """How networks are updated; a static argument. The fields are those of `config.ppo`."""
-
-    epochs: int
-    minibatches: int
-    gradient_clip: float
-    clip: float
-    entropy: float
-    reference_kl: float
 
 
 class Decisions(NamedTuple):
@@ -64,22 +53,24 @@ class UpdateMetrics(NamedTuple):
     skipped: jax.Array  # int32, updates skipped because a gradient was not finite
 
 
-def init(network: Network, value_network: ValueNetwork, spec: UpdateSpec, key: jax.Array) -> Learnt:
+def init(
+    network: Network, value_network: ValueNetwork, settings: PpoSettings, key: jax.Array
+) -> Learnt:
     """Return new networks and optimisers; consumes the key."""
     policy_key, value_key = jax.random.split(key)
-    return with_optimizers(network.init(policy_key), value_network.init(value_key), spec)
+    return with_optimizers(network.init(policy_key), value_network.init(value_key), settings)
 
 
-def with_optimizers(policy: Params, value: Params, spec: UpdateSpec) -> Learnt:
+def with_optimizers(policy: Params, value: Params, settings: PpoSettings) -> Learnt:
     """Return networks with new optimisers."""
-    optimizer = _optimizer(spec)
-    return Learnt(policy, optimizer.init(policy), value, optimizer.init(value))
+    adam = optimizer.direction(settings.gradient_clip)
+    return Learnt(policy, adam.init(policy), value, adam.init(value))
 
 
 def update(
     network: Network,
     value_network: ValueNetwork,
-    spec: UpdateSpec,
+    settings: PpoSettings,
     learnt: Learnt,
     reference: Params,
     decisions: Decisions,
@@ -93,10 +84,10 @@ def update(
     Args:
       network: gives logits.
       value_network: gives values.
-      spec: how.
+      settings: how.
       learnt: the networks so far.
       reference: parameters of the policy that the new one is to stay close to.
-      decisions: leading axis N, a multiple of `spec.minibatches`.
+      decisions: leading axis N, a multiple of `settings.minibatches`.
       learning_rate: float32.
       key: consumed.
 
@@ -107,20 +98,18 @@ def update(
       Schulman et al., Proximal Policy Optimization Algorithms, 2017, eq. 7 and 9.
     """
     size = decisions.weight.shape[0]
-    optimizer = _optimizer(spec)
-    losses = (
-        jax.value_and_grad(_policy_loss, argnums=2, has_aux=True),
-        jax.value_and_grad(_value_loss, argnums=1),
-    )
+    adam = optimizer.direction(settings.gradient_clip)
+    of_policy = jax.value_and_grad(_policy_loss, argnums=2, has_aux=True)
+    of_value = jax.value_and_grad(_value_loss, argnums=1)
 
     def step(learnt: Learnt, batch: Decisions) -> tuple[Learnt, tuple[jax.Array, ...]]:
-        (policy_loss, measured), policy_gradient = losses[0](
-            network, spec, learnt.policy, reference, batch
+        (policy_loss, measured), policy_gradient = of_policy(
+            network, settings, learnt.policy, reference, batch
         )
-        value_loss, value_gradient = losses[1](value_network, learnt.value, batch)
+        value_loss, value_gradient = of_value(value_network, learnt.value, batch)
 
         def improved(params: Params, state: optax.OptState, gradient: Params) -> Any:
-            changes, state = optimizer.update(gradient, state, params)
+            changes, state = adam.update(gradient, state, params)
             return optax.apply_updates(params, optax.tree.scale(learning_rate, changes)), state
 
         new = Learnt(
@@ -146,37 +135,37 @@ def update(
         # What is not learnt from comes last, in minibatches that cost nothing: against an opponent
         # it is half of everything.
         order = order[jnp.argsort(decisions.weight[order] == 0, stable=True)]
-        return jax.lax.scan(step_on, learnt, order.reshape(spec.minibatches, -1))
+        return jax.lax.scan(step_on, learnt, order.reshape(settings.minibatches, -1))
 
     learnt, (*means, made, skipped) = jax.lax.scan(
-        epoch, learnt, jax.random.split(key, spec.epochs)
+        epoch, learnt, jax.random.split(key, settings.epochs)
     )
     means = [jnp.mean(mean, where=made) for mean in means]
     return learnt, UpdateMetrics(*means, skipped=jnp.sum(skipped))
 
 
 def _policy_loss(
-    network: Network, spec: UpdateSpec, params: Params, reference: Params, batch: Decisions
+    network: Network, settings: PpoSettings, params: Params, reference: Params, batch: Decisions
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     """Return the loss of a minibatch; and entropy, KL from the old policy, share clipped."""
     log_policy = _log_policy(network, params, batch)
     ratio_log = pick(log_policy, batch.action) - batch.log_probability
     ratio = jnp.exp(ratio_log)
     advantage = _normalized(batch.advantage, batch.weight)
-    clipped = jnp.clip(ratio, 1.0 - spec.clip, 1.0 + spec.clip)
+    clipped = jnp.clip(ratio, 1.0 - settings.clip, 1.0 + settings.clip)
     gain = _mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.weight)
     policy = jnp.exp(log_policy)
     entropy = -_mean(
         jnp.sum(jnp.where(batch.legal, policy * log_policy, 0.0), axis=1), batch.weight
     )
-    loss = -gain - spec.entropy * entropy
-    if spec.reference_kl:
+    loss = -gain - settings.entropy * entropy
+    if settings.reference_kl:
         log_ratio = log_policy - _log_policy(network, reference, batch)
         distance = jnp.sum(jnp.where(batch.legal, policy * log_ratio, 0.0), axis=1)
-        loss += spec.reference_kl * _mean(distance, batch.weight)
+        loss += settings.reference_kl * _mean(distance, batch.weight)
     # Never negative, and less noisy than the mean of -log r: http://joschu.net/blog/kl-approx.html
     kl = _mean(ratio - 1.0 - ratio_log, batch.weight)
-    return loss, (entropy, kl, _mean(jnp.abs(ratio - 1.0) > spec.clip, batch.weight))
+    return loss, (entropy, kl, _mean(jnp.abs(ratio - 1.0) > settings.clip, batch.weight))
 
 
 def _value_loss(network: ValueNetwork, params: Params, batch: Decisions) -> jax.Array:
@@ -197,10 +186,3 @@ def _normalized(advantage: jax.Array, weight: jax.Array) -> jax.Array:
     """Return advantages with mean 0 and standard deviation 1."""
     centred = advantage - _mean(advantage, weight)
     return centred / (jnp.sqrt(_mean(jnp.square(centred), weight)) + _TINY)
-
-
-def _optimizer(spec: UpdateSpec) -> optax.GradientTransformation:
-    """Return Adam's direction; the learning rate depends on the iteration."""
-    return optax.chain(
-        optax.clip_by_global_norm(spec.gradient_clip), optax.scale_by_adam(), optax.scale(-1.0)
-    )
