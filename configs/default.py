@@ -343,9 +343,9 @@ def _smoke(config: ml_collections.ConfigDict) -> None:
 def _cpu(config: ml_collections.ConfigDict) -> None:
     """Learn to beat every bot, in half an hour to an hour on two cores.
 
-    Expect of the current policy against heuristic_cautious 90 % of rounds and +30 points after 100
-    to 150 iterations, 93 % and +50 after 250, 94 to 96 % and +55 to +65 after 600 to 1000
-    (docs/strength.md).
+    Expect of the current policy against heuristic_cautious +30 points a round after 100 to 150
+    iterations, 91 to 94 % of rounds and +45 to +52 after 250, 92 to 97 % and +51 to +65 from 500 on
+    (two seeds; docs/strength.md).
     """
     _value_network(config)
     config.iterations = 1000
